@@ -15,6 +15,7 @@ from typing import Any
 
 import psutil
 
+from actorgrid.actors.ledger.answers import LoseHostAnswer
 from actorgrid.actors.ledger.record_types import NO_HOST
 from actorgrid.errors import ActorGridError
 from actorgrid.models import ClusterHealth
@@ -172,7 +173,7 @@ class FaultDetector(LedgerFollower):
 
     async def _lose(self, loss: HostLoss, heard_at: float) -> None:
         before = self._ledger.hosts.get(loss.host, NO_HOST).get("state")
-        result = await self._ledger.propose(loss.command(heard_at), timeout_s=LOSE_S)
+        result: LoseHostAnswer = await self._ledger.propose(loss.command(heard_at), timeout_s=LOSE_S)
         self._hosts_lost_total += before == "up"
         self._attempts_lost_total += len(result["ended"])
         self.log.warning(

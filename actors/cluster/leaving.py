@@ -10,6 +10,7 @@ from __future__ import annotations
 from time import time
 from typing import Any
 
+from actorgrid.actors.ledger.answers import MemberAnswer
 from actorgrid.actors.ledger.command import Command
 from actorgrid.actors.ledger.record_types import NO_HOST, HostRecord
 from actorgrid.errors import ActorGridError, NotFound, WrongState
@@ -158,7 +159,9 @@ class Leaving:
         status = await self._server.call("consensus", Query("status"))
         if member["node"] in status["voters"]:
             return _state(host_id, HANDING_OVER)
-        done = await self._commit(commands.RemoveMember(host_id, by, at=time(), force=request.force and gone))
+        done: MemberAnswer = await self._commit(
+            commands.RemoveMember(host_id, by, at=time(), force=request.force and gone)
+        )
         return {**_state(host_id, LEFT), "lost": done["lost"]}
 
     async def _let_work_end(self, host_id: str, held: list[str], gone: bool, request: LeaveStep) -> bool:
@@ -183,7 +186,7 @@ class Leaving:
             await self._server.call("links", AskHost(host_id, "end_all_work", {}, STEP_S), STEP_S + 1)
         return True
 
-    async def _commit(self, command: Command) -> dict[str, Any]:
+    async def _commit(self, command: Command) -> Any:
         return await self._ledger.propose(command, leaderless_s=LEADERLESS_S)
 
     async def _stay(self, host_id: str, by: str) -> dict[str, Any]:

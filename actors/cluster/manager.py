@@ -14,6 +14,7 @@ from typing import Any, TypeVar
 
 import actorgrid
 from actorgrid.actors.ledger import commands
+from actorgrid.actors.ledger.answers import QuotaAnswer, SettingAnswer, SubmittedJob
 from actorgrid.actors.ledger.record_types import HostRecord, JobRecord, ResourcesRecord
 from actorgrid.demand import Demand
 from actorgrid.errors import ActorGridError, DependencyFailed, QueueFull, UnknownJob
@@ -164,7 +165,7 @@ class ClusterManager(LedgerFollower):
     # -- accepting jobs
 
     @handles(AcceptJobs)
-    async def _submit(self, request: AcceptJobs) -> list[dict[str, Any]]:
+    async def _submit(self, request: AcceptJobs) -> list[SubmittedJob]:
         for job in request.jobs:
             check_exec(job.get("command") or (), job.get("env") or {})
         waiting = self._ledger.job_counts.get(JobState.QUEUED, 0)
@@ -230,7 +231,7 @@ class ClusterManager(LedgerFollower):
                 settled.add(name)
         return settled
 
-    async def _commit(self, command: Command) -> dict[str, Any]:
+    async def _commit(self, command: Command) -> Any:
         """Commit a command. Raises NoQuorum when nobody leads: the client can go to another host."""
         limits = self.host.settings.scheduling
         if isinstance(command, commands.SubmitJobs) and self._all_know(commands.LIMITS_SINCE):
@@ -525,12 +526,12 @@ class ClusterManager(LedgerFollower):
         }
 
     @handles(ChangeSetting)
-    async def _change_setting(self, request: ChangeSetting) -> dict[str, Any]:
+    async def _change_setting(self, request: ChangeSetting) -> SettingAnswer:
         value = self.host.settings.check_live(request.key, request.value)
-        done = await self._commit(commands.SetSetting(request.key, value, request.by))
+        done: SettingAnswer = await self._commit(commands.SetSetting(request.key, value, request.by))
         # What the ledger had; what this host reads may be older. It has none of one that was never changed live.
-        known = done if done.get("previous") is not None else {"previous": self._sources.get(request.key)}
-        return {"key": request.key, "value": value, "previous": known["previous"]}
+        previous = self._sources.get(request.key) if done["previous"] is None else done["previous"]
+        return {"key": request.key, "value": value, "previous": previous}
 
     @handles(LeaveHost)
     async def _leave(self, request: LeaveHost) -> dict[str, Any]:
@@ -541,8 +542,9 @@ class ClusterManager(LedgerFollower):
         return await self._leaving.step(request)
 
     @handles(ChangeQuota)
-    async def _set_quota(self, request: ChangeQuota) -> dict[str, Any]:
-        return await self._commit(commands.SetQuota(request.user, request.limits, request.by))
+    async def _set_quota(self, request: ChangeQuota) -> QuotaAnswer:
+        answer: QuotaAnswer = await self._commit(commands.SetQuota(request.user, request.limits, request.by))
+        return answer
 
     def metrics(self) -> dict[str, float]:
         """Jobs by state, submissions and ends."""

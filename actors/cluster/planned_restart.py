@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from time import time
 
+from actorgrid.actors.ledger.answers import HostAnswer
 from actorgrid.actors.ledger.record_types import HostRecord
 from actorgrid.errors import ActorGridError
 from actorgrid.supervisors.server import Server
@@ -33,8 +34,10 @@ class PlannedRestart:
         """Have everybody wait for this host; gives the index of the entry. Raises what the ledger refuses with."""
         host = self._server.host
         self._asked = True  # before it is told of: this life ends before its own absence is over
-        answer = await self._ledger.propose(AllowAbsence(host.host_id, host.incarnation, ABSENCE_S, at=time()))
-        return int(answer["began"])
+        answer: HostAnswer = await self._ledger.propose(
+            AllowAbsence(host.host_id, host.incarnation, ABSENCE_S, at=time())
+        )
+        return answer["began"]
 
     def look(self, record: HostRecord | None) -> None:
         """Follow this host's record: an absence allowed before this start ends in its time."""

@@ -11,8 +11,8 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
 
+from actorgrid.actors.ledger.answers import SubmitAnswer, SubmittedJob
 from actorgrid.actors.ledger.commands import SubmitJobs
 from actorgrid.actors.ledger.record_types import JobRecord
 from actorgrid.errors import ActorGridError, CallTimeout, MailboxFull, NoQuorum, Overloaded, StorageError
@@ -30,8 +30,6 @@ WAITING_MAX = 10_000
 NOBODYS_FAULT = (CallTimeout, MailboxFull, NoQuorum, StorageError)
 """What is no refusal of a job: proposing each again would end the same way."""
 
-Plain = dict[str, Any]
-
 
 @dataclass(slots=True, eq=False)
 class _Request:
@@ -43,13 +41,13 @@ class _Request:
 class Submissions:
     """Commits ``submit_jobs`` by *propose*. Bound: 10,000 requests wait, then Overloaded."""
 
-    def __init__(self, server: Server, propose: Callable[[SubmitJobs], Awaitable[Plain]]) -> None:
+    def __init__(self, server: Server, propose: Callable[[SubmitJobs], Awaitable[SubmitAnswer]]) -> None:
         self._server = server
         self._propose = propose
         self._waiting: deque[_Request] = deque()
         self._under_way = 0
 
-    async def accept(self, jobs: Sequence[JobRecord]) -> list[Plain]:
+    async def accept(self, jobs: Sequence[JobRecord]) -> list[SubmittedJob]:
         """Have *jobs* committed, all or none; gives the answer for each. Raises what the ledger refuses with."""
         if len(self._waiting) >= WAITING_MAX:
             raise Overloaded(
@@ -58,7 +56,7 @@ class Submissions:
         request = _Request(jobs, len(pack(list(jobs))), Waiter())
         self._waiting.append(request)
         self._go_on()
-        answers: list[Plain] = await request.answer
+        answers: list[SubmittedJob] = await request.answer
         return answers
 
     def _go_on(self) -> None:

@@ -12,6 +12,7 @@ from itertools import islice
 from time import perf_counter_ns, time
 from typing import Any
 
+from actorgrid.actors.ledger.answers import GrantAnswer
 from actorgrid.actors.ledger.commands import GrantLease
 from actorgrid.actors.ledger.record_types import NO_JOB, AllocationRecord
 from actorgrid.demand import Demand
@@ -247,10 +248,10 @@ class GPUCoordinator(Server):
                 command = grant.command(self._ledger.term, self._ports())
                 if isinstance(command, GrantLease):
                     command = replace(command, max_isolation_s=self.host.settings.work.max_isolation_s)
-                result = await self._ledger.propose(command)
+                result: GrantAnswer = await self._ledger.propose(command)
                 self._grants_total += 1
                 self._decisions.appendleft(self._decision(grant))
-                await self._seen(grant, int(result["token"][1]))
+                await self._seen(grant, result["token"][1])
                 return
             except CallTimeout as error:
                 # Proposing it again is safe: if it was committed, the guard refuses a second time.

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field, fields
-from typing import Any, Protocol
+from typing import Any, Protocol, cast
 
-from actorgrid.actors.ledger.record_types import HostRecord
+from actorgrid.actors.ledger.record_types import DeviceRecord, HostRecord
 
 OUTCOMES = ("absent", "no_library", "version_mismatch", "no_driver", "no_permission", "ok")
 
@@ -28,12 +28,12 @@ class Device:
     pcie_bus_id: str | None = None
     numa_node: int | None = None
 
-    def to_record(self) -> dict[str, Any]:
+    def to_record(self) -> DeviceRecord:
         """The device as the ledger's host record holds it."""
-        return asdict(self)
+        return cast("DeviceRecord", asdict(self))
 
     @classmethod
-    def from_record(cls, record: dict[str, Any]) -> Device:
+    def from_record(cls, record: Mapping[str, Any]) -> Device:
         """The device of a host record; fields of later versions are passed over."""
         return cls(**{known.name: record[known.name] for known in fields(cls) if known.name in record})
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from itertools import islice
-from typing import Any, cast
+from typing import Any
 
 from actorgrid.actors.ledger.record_types import HostRecord
 from actorgrid.errors import ActorGridError
@@ -51,7 +51,7 @@ def device_rows(
     rows = []
     for host_id, host in sorted(hosts.items()):
         for record in host["devices"]:
-            device = Device.from_record(cast("dict[str, Any]", record))
+            device = Device.from_record(record)
             milli, memory_mib, owners = allocated.get((host_id, device.index), (0, 0, []))
             readings, score = read(host_id, device, milli, memory_mib)
             row = _device_row(host_id, device, readings, milli, memory_mib, owners)

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from time import time
-from typing import Any
 
 from actorgrid.actors.ledger.commands import RegisterHost
-from actorgrid.actors.ledger.record_types import NO_HOST
+from actorgrid.actors.ledger.record_types import NO_HOST, DeviceRecord, HostFacts
 from actorgrid.errors import BadRequest, CallTimeout, HostError, LedgerRefused, StorageError
 from actorgrid.supervisors.runtime import Waiter
 from actorgrid.supervisors.server import Server
@@ -95,7 +94,7 @@ class HostRegistration:
         try:
             while True:
                 try:
-                    await self._ledger.propose(RegisterHost(self._host_record()))
+                    await self._ledger.propose(RegisterHost(self._facts()))
                     break
                 except (CallTimeout, StorageError, LedgerRefused, BadRequest) as error:
                     self._server.log.warning("registering this host: %s", error)
@@ -108,7 +107,7 @@ class HostRegistration:
         for waiter in waiting:
             waiter.set(None)
 
-    def _host_record(self) -> dict[str, Any]:
+    def _facts(self) -> HostFacts:
         host = self._server.host
         before = (self._ledger.hosts.get(host.host_id) or NO_HOST).get("devices", [])
         here = {device.uuid for device in self.inventory.devices}
@@ -123,19 +122,25 @@ class HostRegistration:
         devices = self.inventory.devices = keep_indexes(self.inventory.devices, known)
         unhealthy = self.sampling.unhealthy()
         cluster = host.settings.cluster
-        return {
+        facts: HostFacts = {
             "host_id": host.host_id,
             "hostname": host.hostname,
             "incarnation": host.incarnation,
             "boot_id": host.boot_id,
             "cpu_milli": host_cpu_milli(),
             "memory_mib": host_memory_mib(),
-            "devices": [
-                each.to_record() | ({"unfit": unhealthy[each.uuid]} if each.uuid in unhealthy else {})
-                for each in devices
-            ],
+            "devices": [_device_record(each, unhealthy.get(each.uuid)) for each in devices],
             "state": "up",
             "address": cluster.bind,
             "port": cluster.base_port or None,
-            **({"rack": cluster.rack} if cluster.rack else {}),
         }
+        if cluster.rack:
+            facts["rack"] = cluster.rack
+        return facts
+
+
+def _device_record(device: Device, trouble: str | None) -> DeviceRecord:
+    record = device.to_record()
+    if trouble is not None:
+        record["unfit"] = trouble
+    return record

@@ -1,10 +1,214 @@
-"""The answers of the ledger that are no records: about locks and quotas."""
+"""The answers of the ledger's verbs, one line for each field: plain maps of JSON values, as records are."""
 
 from __future__ import annotations
 
 from typing import Any, NotRequired, TypedDict
 
-from .record_types import QuotaRecord
+from .record_types import EndingRecord, PreemptionRecord, QuotaRecord, SupersededRecord
+
+
+class TermAnswer(TypedDict):
+    """The leadership that began."""
+
+    term: int
+    """Its number."""
+    epoch: int
+    """How often the ledger was recovered, from 1."""
+
+
+class SettingAnswer(TypedDict):
+    """A setting that was changed."""
+
+    key: str
+    """Its name."""
+    value: Any
+    """What it is now; ``None``: what the files say."""
+    previous: Any
+    """What it was."""
+
+
+class SubmittedJob(TypedDict):
+    """A job that was submitted."""
+
+    job_id: str
+    """As submitted."""
+    duplicate: bool
+    """It was known already, and nothing has changed."""
+
+
+class SubmitAnswer(TypedDict):
+    """The jobs of a batch."""
+
+    jobs: list[SubmittedJob]
+    """In the order of the batch."""
+
+
+class CancelAnswer(TypedDict):
+    """What a cancelled job is now."""
+
+    state: str
+    """As in ``JobRecord``."""
+    cancel_requested: bool
+    """It runs, and is to end."""
+
+
+class EditAnswer(TypedDict):
+    """What an edited job is submitted with now."""
+
+    job_id: str
+    """Which."""
+    priority: int
+    """As in ``JobRecord``."""
+    max_execution_time_s: float | None
+    """As in ``JobRecord``."""
+
+
+class FailAnswer(TypedDict):
+    """What a job is that was to fail."""
+
+    state: str
+    """As in ``JobRecord``."""
+
+
+class GrantAnswer(TypedDict):
+    """What was given to an attempt, or to a lease."""
+
+    token: list[int]
+    """Fencing token."""
+    gpu_uuids: list[str]
+    """The devices; of a gang, of all its members."""
+    attempt_id: NotRequired[str]
+    """Of an attempt."""
+
+
+class StartAnswer(TypedDict):
+    """What is asked of an attempt that runs."""
+
+    already: bool
+    """It was known to run."""
+    cancel_requested: bool
+    """Whether it is to end."""
+    preemption: PreemptionRecord | None
+    """As in ``AttemptRecord``; so the others."""
+    superseded: NotRequired[SupersededRecord]
+    ending: NotRequired[EndingRecord | None]
+
+
+class PreemptAnswer(TypedDict):
+    """Whether an attempt is asked anew to end."""
+
+    already: bool
+    """It was asked before."""
+
+
+class EndAnswer(TypedDict):
+    """What the end of an attempt, or of a member, has made of its job."""
+
+    already: bool
+    """It had ended before."""
+    job_state: str
+    """As in ``JobRecord``."""
+
+
+class LateSuccessAnswer(TypedDict):
+    """What a late success has made of its job."""
+
+    taken: int | None
+    """The attempt whose outcome is the job's; ``None``: of none yet, or not known any more."""
+    job_state: str
+    """As in ``JobRecord``."""
+
+
+class ReleaseLeaseAnswer(TypedDict):
+    """What is told to who frees a lease."""
+
+    released: bool
+    """Whether it was there."""
+
+
+class LoseHostAnswer(TypedDict):
+    """What a host that is lost takes with it."""
+
+    ended: list[str]
+    """The allocations that ended with it."""
+    lost_at: int | None
+    """The entry that lost it; ``None`` when it is down by its own word."""
+
+
+class RegisterHostAnswer(TypedDict):
+    """A host that is registered."""
+
+    host_id: str
+    """Its own."""
+    incarnation: int
+    """How often its agent started."""
+
+
+class HostAnswer(TypedDict):
+    """A host that was spoken of."""
+
+    host: str
+    """Its id."""
+    draining: NotRequired[bool]
+    """Of a drain: whether it takes nothing new."""
+    began: NotRequired[int]
+    """Of an absence: the entry that allowed it, or ended it."""
+    returned: NotRequired[bool]
+    """Of a confirmation: whether the host was lost before."""
+
+
+class MemberAnswer(TypedDict):
+    """A member as it was let in, changed or removed."""
+
+    host_id: str
+    """Its own."""
+    node: int
+    """Its number in Raft."""
+    cluster_id: NotRequired[str]
+    """Of one that was let in."""
+    lost: NotRequired[list[str]]
+    """Of one that was removed: the allocations that went with it."""
+
+
+class CredentialAnswer(TypedDict):
+    """A join token or API key that was made."""
+
+    id: str
+    """First part of its text."""
+    expires_at: float
+    """Until when it is good."""
+
+
+class RevokeAnswer(TypedDict):
+    """A join token or API key that was revoked."""
+
+    id: str
+    """First part of its text."""
+    revoked_at: float | None
+    """When, the first time."""
+
+
+class BundleAnswer(TypedDict):
+    """A trust bundle that was published."""
+
+    version: int
+    """The bundle's."""
+
+
+class CertificateRequestAnswer(TypedDict):
+    """A certificate that was asked for."""
+
+    request: int
+    """The number of the request."""
+
+
+class MemberTrustAnswer(TypedDict):
+    """A member whose part in the trust has changed."""
+
+    host_id: str
+    """Its own."""
+    generation: NotRequired[int]
+    """Of a key that was handed to it."""
 
 
 class HoldAnswer(TypedDict):
@@ -31,6 +235,17 @@ class ReleaseAnswer(TypedDict):
 
     released: bool
     """Whether it held the lock or waited until now."""
+
+
+class QuotaAnswer(TypedDict):
+    """A quota that was set, or removed."""
+
+    user: str
+    """Whose."""
+    limits: QuotaRecord | None
+    """What it is now; ``None``: removed."""
+    previous: QuotaRecord | None
+    """What it was."""
 
 
 class QuotaUseRecord(TypedDict):

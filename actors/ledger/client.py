@@ -179,10 +179,9 @@ class LedgerClient:
             if self.index >= index:
                 waiter.set(None)
 
-    async def propose(
-        self, command: Command, timeout_s: float = 30.0, *, leaderless_s: float | None = None
-    ) -> dict[str, Any]:
-        """Commit *command* exactly once and give its result; ``at`` is put in where it was made without a clock.
+    async def propose(self, command: Command, timeout_s: float = 30.0, *, leaderless_s: float | None = None) -> Any:
+        """Commit *command* exactly once and give its result, which is its verb's of ``answers.py``; ``at`` is put in
+        where it was made without a clock.
 
         Goes on while Consensus restarts. Raises what the ledger refuses with (LedgerRefused, BadRequest, DiskFull, ...)
         or CallTimeout after *timeout_s*: then whether the command was committed is unknown. With *leaderless_s*,

@@ -59,6 +59,7 @@ from .record_types import (
     ApiKeyRecord,
     BundleRecord,
     EndFacts,
+    HostFacts,
     JoinTokenRecord,
     QuotaRecord,
     ResourcesRecord,
@@ -131,7 +132,7 @@ class SetQuota(Command):
 class RegisterHost(Command):
     """Register a host that came up, with its devices and memory. Refused for an incarnation below the known one."""
 
-    host: Table
+    host: Annotated[HostFacts, is_table]
 
     @classmethod
     def check(cls, plain: Plain) -> None:

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import Any
 
-from actorgrid.actors.ledger.record_types import HostRecord, ResourcesRecord
+from actorgrid.actors.ledger.record_types import HostFacts, ResourcesRecord
 
 from .field_checks import (
     GANG_MEMBERS_MAX,
@@ -145,7 +145,7 @@ _AUTHORITY: dict[str, Check] = {
 _LIMITS_MAY: dict[str, Check] = dict.fromkeys(LIMITS, or_none(is_whole))
 
 
-def check_host(host: HostRecord) -> None:
+def check_host(host: HostFacts) -> None:
     """Check what a host registers. Raises BadRequest that names the field, also of a device; so do all of these."""
     check_fields("host", host, _HOST, _HOST_MAY)
     for device in host["devices"]:

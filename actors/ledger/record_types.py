@@ -317,8 +317,8 @@ class DeviceRecord(TypedDict):
     """Why it gets nothing new."""
 
 
-class HostRecord(TypedDict):
-    """A host that has registered for work."""
+class HostFacts(TypedDict):
+    """The facts that a host registers of itself. Those of earlier versions lack what ``records.new_host`` puts in."""
 
     host_id: str
     """Its id, which it keeps for good."""
@@ -342,6 +342,11 @@ class HostRecord(TypedDict):
     """The port of its HTTP door."""
     rack: NotRequired[str | None]
     """Where it stands."""
+
+
+class HostRecord(HostFacts):
+    """A host that has registered for work."""
+
     registered_at: float
     """When it registered."""
     seen_index: NotRequired[int]

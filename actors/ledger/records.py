@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, cast
 
-from actorgrid.actors.ledger.field_checks import Plain
 from actorgrid.actors.ledger.record_types import (
     AllocationRecord,
     AttemptRecord,
     DeviceRecord,
     EndFacts,
+    ErrorRecord,
+    HostFacts,
     HostRecord,
     JobRecord,
     OwnerRecord,
@@ -154,7 +155,7 @@ def isolation_of(allocation: AllocationRecord, job: JobRecord) -> float:
     return max(MIN_ISOLATION_S, float(given.get("max_isolation_s") or MAX_ISOLATION_S))
 
 
-def new_host(given: Mapping[str, Any], at: float) -> HostRecord:
+def new_host(given: HostFacts, at: float) -> HostRecord:
     """A registered host."""
     unknown = {
         "vendor": "",
@@ -176,7 +177,7 @@ def new_host(given: Mapping[str, Any], at: float) -> HostRecord:
     return cast("HostRecord", record)
 
 
-def dependency_failed(job_id: str, dependency: str, state: str) -> Plain:
+def dependency_failed(job_id: str, dependency: str, state: str) -> ErrorRecord:
     """The error of a job that can never run."""
     return DependencyFailed(
         f"job {dependency}, which job {job_id} depends on, ended {state}",
@@ -186,12 +187,12 @@ def dependency_failed(job_id: str, dependency: str, state: str) -> Plain:
     ).to_dict()
 
 
-def cancelled_before_start(by: str) -> Plain:
+def cancelled_before_start(by: str) -> ErrorRecord:
     """The error of a job that was cancelled while it waited."""
     return TaskCancelled(f"cancelled by {by or 'request'} before it started").to_dict()
 
 
-def default_error(outcome: str, attempt: AttemptRecord) -> Plain:
+def default_error(outcome: str, attempt: AttemptRecord) -> ErrorRecord:
     """The error of an attempt that ended badly and came with none."""
     attempt_id = attempt["attempt_id"]
     if outcome == PREEMPTED:

@@ -28,6 +28,18 @@ from actorgrid.errors import (
     error_from_dict,
 )
 
+from .answers import (
+    CancelAnswer,
+    EditAnswer,
+    FailAnswer,
+    GrantAnswer,
+    LoseHostAnswer,
+    ReleaseLeaseAnswer,
+    SettingAnswer,
+    SubmitAnswer,
+    SubmittedJob,
+    TermAnswer,
+)
 from .command import Command, read_command
 from .commands import (
     CancelJob,
@@ -354,7 +366,7 @@ class Ledger:
     # -- terms, settings
 
     @applies(NewTerm)
-    def _new_term(self, command: NewTerm, entry: EntryContext) -> dict[str, Any]:
+    def _new_term(self, command: NewTerm, entry: EntryContext) -> TermAnswer:
         epoch = command.epoch or self.epoch
         if command.term <= self.term or epoch < self.epoch:
             raise StaleToken("the term is not new", asked=f"term {command.term}", found=f"term {self.term}")
@@ -363,7 +375,7 @@ class Ledger:
         return {"term": self.term, "epoch": self.epoch}
 
     @applies(SetSetting)
-    def _set_setting(self, command: SetSetting, entry: EntryContext) -> dict[str, Any]:
+    def _set_setting(self, command: SetSetting, entry: EntryContext) -> SettingAnswer:
         key, value = command.key, command.value
         previous = self.settings.get(key)
         if value is None:
@@ -378,9 +390,9 @@ class Ledger:
     # -- jobs
 
     @applies(SubmitJobs)
-    def _submit_jobs(self, command: SubmitJobs, entry: EntryContext) -> dict[str, Any]:
+    def _submit_jobs(self, command: SubmitJobs, entry: EntryContext) -> SubmitAnswer:
         fresh: dict[str, JobRecord] = {}
-        answers = []
+        answers: list[SubmittedJob] = []
         for given in command.jobs:
             job_id = given["job_id"]
             duplicate = job_id in fresh or self._jobs.known(job_id)
@@ -413,7 +425,7 @@ class Ledger:
         return {"jobs": answers}
 
     @applies(CancelJob)
-    def _cancel_job(self, command: CancelJob, entry: EntryContext) -> dict[str, Any]:
+    def _cancel_job(self, command: CancelJob, entry: EntryContext) -> CancelAnswer:
         job_id = command.job_id
         job = self.jobs.get(job_id)
         if job is None:
@@ -427,7 +439,7 @@ class Ledger:
         return {"state": job["state"], "cancel_requested": job["cancel_requested"]}
 
     @applies(EditJob)
-    def _edit_job(self, command: EditJob, _entry: EntryContext) -> dict[str, Any]:
+    def _edit_job(self, command: EditJob, _entry: EntryContext) -> EditAnswer:
         job = self.jobs.get(command.job_id)
         if job is None and not self._jobs.known(command.job_id):
             raise UnknownJob(f"there is no job {command.job_id}", asked=command.job_id)
@@ -439,12 +451,13 @@ class Ledger:
                 found=found,
                 hint="what runs keeps what it was started with; cancel it and submit it anew",
             )
-        said = {name: getattr(command, name) for name in ("priority", "max_execution_time_s")}
+        said: dict[str, Any] = {"priority": command.priority, "max_execution_time_s": command.max_execution_time_s}
         job = self._jobs.change(command.job_id, **{name: value for name, value in said.items() if value is not ABSENT})
-        return {name: job.get(name) for name in ("job_id", *said)}
+        limit_s = job.get("max_execution_time_s")
+        return {"job_id": job["job_id"], "priority": job["priority"], "max_execution_time_s": limit_s}
 
     @applies(FailJob)
-    def _fail_job(self, command: FailJob, entry: EntryContext) -> dict[str, Any]:
+    def _fail_job(self, command: FailJob, entry: EntryContext) -> FailAnswer:
         job_id = command.job_id
         job = self.jobs.get(job_id)
         if job is None:
@@ -462,7 +475,7 @@ class Ledger:
     # -- grants
 
     @applies(GrantLease)
-    def _grant_lease(self, command: GrantLease, entry: EntryContext) -> dict[str, Any]:
+    def _grant_lease(self, command: GrantLease, entry: EntryContext) -> GrantAnswer:
         place = GrantTarget(command.host, command.incarnation, command.gpu_indexes)
         self._given.host_for(place)
         lease_id, user = command.lease_id, command.user_id
@@ -494,7 +507,7 @@ class Ledger:
             )
 
     @applies(ReleaseLease)
-    def _release_lease(self, command: ReleaseLease, entry: EntryContext) -> dict[str, Any]:
+    def _release_lease(self, command: ReleaseLease, entry: EntryContext) -> ReleaseLeaseAnswer:
         lease_id = command.lease_id
         allocation = self.allocations.get(lease_id)
         if allocation is None:
@@ -508,7 +521,7 @@ class Ledger:
     # -- hosts that are lost
 
     @applies(LoseHost)
-    def _lose_host(self, command: LoseHost, entry: EntryContext) -> dict[str, Any]:
+    def _lose_host(self, command: LoseHost, entry: EntryContext) -> LoseHostAnswer:
         """End the work that, the leader says, cannot live on there; grant nothing there until the host is back."""
         host = self._hosts.current(command)
         self._hosts.lose(command, entry.index)

@@ -16,6 +16,7 @@ from typing import Any
 from cryptography import x509
 
 import actorgrid
+from actorgrid.actors.ledger.answers import MemberAnswer, RevokeAnswer
 from actorgrid.actors.ledger.join_tokens import ID_BYTES, NONCE_BYTES, SECRET_BYTES, make_token
 from actorgrid.actors.ledger.record_types import JoinTokenRecord
 from actorgrid.errors import ActorGridError, BadRequest, KeyUnusable, Overloaded, PortInUse
@@ -170,12 +171,12 @@ class JoinServer(LedgerFollower):
             rack=asked.capabilities.rack,
             version=asked.capabilities.software,
         )
-        result = await self._ledger.propose(command, COMMIT_TIMEOUT_S)
+        result: MemberAnswer = await self._ledger.propose(command, COMMIT_TIMEOUT_S)
         status = await self.call("consensus", Query("status"))
         return JoinWelcome(
             self._material.bundle.cluster_id,
             asked.claim.host_id,
-            int(result["node"]),
+            result["node"],
             certificate,
             self._material.bundle,
             self._voters(status["voters"], status["leader"], asked.claim.host_id),
@@ -223,8 +224,11 @@ class JoinServer(LedgerFollower):
         return {"token": token.text, "join": enrolment.listens["join"], **{name: record.get(name) for name in fields}}
 
     @handles(TakeBackJoinToken)
-    async def _take_back(self, request: TakeBackJoinToken) -> dict[str, Any]:
-        return await self._ledger.propose(RevokeJoinToken(request.token_id, at=time()), leaderless_s=LEADERLESS_S)
+    async def _take_back(self, request: TakeBackJoinToken) -> RevokeAnswer:
+        answer: RevokeAnswer = await self._ledger.propose(
+            RevokeJoinToken(request.token_id, at=time()), leaderless_s=LEADERLESS_S
+        )
+        return answer
 
     # -- the cluster's trust
 

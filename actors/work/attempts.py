@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from actorgrid.actors.files.untrusted_files import size_of
+from actorgrid.actors.ledger.answers import EndAnswer, LateSuccessAnswer, StartAnswer
 from actorgrid.actors.ledger.attempt_ids import number_of
 from actorgrid.actors.ledger.client import LedgerClient
 from actorgrid.actors.ledger.commands import EndAttempt, StartAttempt, TakeSuccess
@@ -433,7 +434,7 @@ class HostAttempts:
     async def _tell_started(self, attempt: LiveAttempt) -> None:
         command = StartAttempt(attempt.directory.attempt_id, attempt.token)
         try:
-            answer = await self._ledger.propose(command)
+            answer: StartAnswer = await self._ledger.propose(command)
         except LedgerRefused as refused:
             if attempt.state != "reporting":
                 self._server.log.info("attempt %s is not ours to run: %s", attempt.directory.attempt_id, refused)
@@ -441,8 +442,8 @@ class HostAttempts:
             return
         if answer.get("cancel_requested"):
             self.cancel(attempt.directory.attempt_id)
-        elif answer.get("preemption") is not None:
-            self.preempt(attempt.directory.attempt_id, answer["preemption"]["grace_s"])
+        elif (preemption := answer.get("preemption")) is not None:
+            self.preempt(attempt.directory.attempt_id, preemption["grace_s"])
         for wish, reason in (("ending", GANG), ("superseded", SUPERSEDED)):
             if answer.get(wish) is not None:
                 self.end_early(attempt.directory.attempt_id, reason, self._server.host.settings.work.kill_grace_s)
@@ -473,7 +474,7 @@ class HostAttempts:
         delay_s = retry_delay_s(self._server.host.settings.scheduling.retry_backoff_s, number or 1)
         self.ended_total[facts["outcome"]] = self.ended_total.get(facts["outcome"], 0) + 1
         command = EndAttempt(attempt.directory.attempt_id, attempt.token, **facts)
-        answer = await self._commit(command, retry_in_s=delay_s)
+        answer: EndAnswer | None = await self._commit(command, retry_in_s=delay_s)
         if answer is not None and answer["already"] and facts["outcome"] == "succeeded":
             await self._tell_late(attempt, facts)
 
@@ -481,15 +482,14 @@ class HostAttempts:
         """Tell a success late: the ledger had ended the attempt as lost before it could be told."""
         attempt_id = attempt.directory.attempt_id
         known = {name: facts[name] for name in END_FACTS if name in facts}
-        answer = await self._commit(TakeSuccess(attempt_id, attempt.token, at=time.time(), **known))
+        late = TakeSuccess(attempt_id, attempt.token, at=time.time(), **known)
+        answer: LateSuccessAnswer | None = await self._commit(late)
         if answer is not None:
             number = answer["taken"]
             taken = "of no attempt yet" if number is None else f"that of attempt {number}"
             self._server.log.info("%s had succeeded here; the job's outcome is %s", attempt_id, taken)
 
-    async def _commit(
-        self, command: EndAttempt | TakeSuccess, retry_in_s: float | None = None
-    ) -> dict[str, Any] | None:
+    async def _commit(self, command: EndAttempt | TakeSuccess, retry_in_s: float | None = None) -> Any:
         """Commit a command, however long that takes; gives the answer, or ``None`` when it was refused for good."""
         while True:
             command = replace(command, at=time.time())

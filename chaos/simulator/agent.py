@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import math
 from functools import partial
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, cast
 
 from actorgrid.actors.ledger.commands import ConfirmHost, EndAttempt, RegisterHost, StartAttempt, TakeSuccess
 from actorgrid.actors.ledger.outcome import Outcome
-from actorgrid.actors.ledger.record_types import NO_JOB, AllocationRecord, JobRecord
+from actorgrid.actors.ledger.record_types import NO_JOB, AllocationRecord, HostFacts, JobRecord
 from actorgrid.actors.ledger.records import isolation_of
 from actorgrid.actors.raft.messages import Dropped, ReadState
 from actorgrid.actors.work.host_lease import LEASE_MAX_S, HostLease
@@ -190,19 +190,20 @@ class Agent:
 
     # -- attempts
 
-    def _record(self) -> dict[str, Any]:
+    def _record(self) -> HostFacts:
         host = self._node.host_id
         devices = [
             {"uuid": f"GPU-{host}-{index}", "index": index, "model": "H100", "memory_mib": GPU_MEMORY_MIB}
             for index in range(GPUS)
         ]
-        return {
+        facts = {
             "host_id": host,
             "incarnation": self._node.boots,
             "cpu_milli": CPU_MILLI,
             "memory_mib": MEMORY_MIB,
             "devices": devices,
         }
+        return cast("HostFacts", facts)
 
     def _is_registered(self, told: ClientReply) -> None:
         self._registered = True

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import cast
 
 from actorgrid.actors.ledger.commands import EndAttempt, RegisterHost
-from actorgrid.actors.ledger.record_types import AllocationRecord
+from actorgrid.actors.ledger.record_types import AllocationRecord, HostFacts
 from actorgrid.actors.raft.messages import ConfChange, ConfState, Dropped, HardState, RaftSnapshot
 
 from .clock import MS
@@ -167,7 +168,8 @@ class Cluster:
             return
         if known["state"] == "up":
             host = {key: known[key] for key in ("host_id", "incarnation", "cpu_milli", "memory_mib", "devices")}
-            self._operator.write(RegisterHost({**host, "state": "down"}, at=best.now), lambda told: None)
+            down = cast("HostFacts", {**host, "state": "down"})
+            self._operator.write(RegisterHost(down, at=best.now), lambda told: None)
             return
         held = [item for item in best.ledger.allocations.items() if item[1]["host"] == node.host_id]
         for id, record in held[:ENDS_AT_ONCE]:

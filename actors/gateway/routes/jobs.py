@@ -20,6 +20,7 @@ from actorgrid.actors.gateway.schemas.jobs import EditRequest, JobEdited
 from actorgrid.actors.gateway.server.last_known import ON_A_HOST, cluster_known, last_known, marked
 from actorgrid.actors.gateway.server.rights import check_job, check_jobs
 from actorgrid.actors.gateway.server.route import RequestContext, Route, RouteTable
+from actorgrid.actors.ledger.answers import SubmittedJob
 from actorgrid.actors.ledger.commands import EditJob
 from actorgrid.actors.links.messages import SpreadBlobs
 from actorgrid.errors import (
@@ -85,7 +86,7 @@ async def post_jobs(call: RequestContext) -> Any:
     return {"jobs": await _accept(call, requests)}
 
 
-async def _accept(call: RequestContext, requests: list[TaskRequest]) -> list[dict[str, Any]]:
+async def _accept(call: RequestContext, requests: list[TaskRequest]) -> list[SubmittedJob]:
     if call.only is not None:
         # Work submits for whom it was submitted for, whoever its process says that it is.
         requests = [request.model_copy(update={"user_id": call.only}) for request in requests]
@@ -117,7 +118,7 @@ async def _accept(call: RequestContext, requests: list[TaskRequest]) -> list[dic
         )
         for request in requests
     )
-    accepted: list[dict[str, Any]] = await call.ask("cluster_manager", AcceptJobs(jobs), COMMIT_TIMEOUT_S)
+    accepted: list[SubmittedJob] = await call.ask("cluster_manager", AcceptJobs(jobs), COMMIT_TIMEOUT_S)
     return accepted
 
 

@@ -49,7 +49,7 @@ class RequestContext:
         """The result of the ledger's *command*, once it is committed. Raises what it refuses with, and NoQuorum."""
         ledger = self.app.ledger
 
-        async def commit() -> dict[str, Any]:
+        async def commit() -> Any:
             return await ledger.propose(command, COMMIT_S, leaderless_s=LEADERLESS_S)
 
         return await self.app.bridge.run(commit, COMMIT_S, command.verb)

@@ -8,12 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from actorgrid.actors.ledger.answers import CredentialAnswer, RevokeAnswer
 from actorgrid.actors.ledger.commands import CreateApiKey, RevokeApiKey
 from actorgrid.actors.ledger.entry import EntryContext, applies
 from actorgrid.actors.ledger.record_types import ApiKeyRecord
 
 from ..api_keys import revoke_key
-from ..field_checks import Plain
 from .credentials import CredentialTable
 
 API_KEYS_MAX = 1_000
@@ -26,12 +26,12 @@ class ApiKeys(CredentialTable[ApiKeyRecord]):
         super().__init__(changed, API_KEYS_MAX, "API key", "all good", "revoke some: actorgrid key list")
 
     @applies(CreateApiKey)
-    def create(self, command: CreateApiKey, entry: EntryContext) -> Plain:
+    def create(self, command: CreateApiKey, entry: EntryContext) -> CredentialAnswer:
         """Add a key. Raises WrongState for an id that is taken, or at the bound."""
         over = [id for id, key in self.records.items() if key["revoked_at"] is not None or key["expires_at"] < entry.at]
         return self._add(command.key, over)
 
     @applies(RevokeApiKey)
-    def revoke(self, command: RevokeApiKey, entry: EntryContext) -> Plain:
+    def revoke(self, command: RevokeApiKey, entry: EntryContext) -> RevokeAnswer:
         """Revoke a key; a second time changes nothing. Raises NotFound."""
         return self._revoked(revoke_key(self.records.get(command.key_id), entry.at))

@@ -16,8 +16,9 @@ carries ``late_success_at``. Nothing of this moves a token: what the later attem
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import cast
+from typing import Any, cast
 
+from actorgrid.actors.ledger.answers import EndAnswer, GrantAnswer, LateSuccessAnswer, PreemptAnswer, StartAnswer
 from actorgrid.actors.ledger.attempt_ids import attempt_id as id_of_attempt
 from actorgrid.actors.ledger.attempt_ids import attempt_of, job_of, number_of, rank_of
 from actorgrid.actors.ledger.commands import (
@@ -31,7 +32,6 @@ from actorgrid.actors.ledger.commands import (
     value_or_none,
 )
 from actorgrid.actors.ledger.entry import EntryContext, applies
-from actorgrid.actors.ledger.field_checks import Plain
 from actorgrid.actors.ledger.record_types import (
     AttemptRecord,
     GangMemberRecord,
@@ -66,7 +66,7 @@ class Attempts:
     # -- grants
 
     @applies(GrantAttempt)
-    def grant(self, command: GrantAttempt, entry: EntryContext) -> Plain:
+    def grant(self, command: GrantAttempt, entry: EntryContext) -> GrantAnswer:
         """Give a job of one member what it asks for."""
         place = GrantTarget(command.host, command.incarnation, command.gpu_indexes)
         self._given.host_for(place)
@@ -92,7 +92,7 @@ class Attempts:
         return {"token": entry.token, "attempt_id": attempt_id, "gpu_uuids": allocation["gpu_uuids"]}
 
     @applies(GrantGang)
-    def grant_gang(self, command: GrantGang, entry: EntryContext) -> Plain:
+    def grant_gang(self, command: GrantGang, entry: EntryContext) -> GrantAnswer:
         """Give all members of a gang what they ask for, or none."""
         places = [GrantTarget(each["host"], each["incarnation"], each["gpu_indexes"]) for each in command.members]
         for place in places:
@@ -139,29 +139,34 @@ class Attempts:
     # -- life
 
     @applies(StartAttempt)
-    def start(self, command: StartAttempt, entry: EntryContext) -> Plain:
+    def start(self, command: StartAttempt, entry: EntryContext) -> StartAnswer:
         """Note that an attempt runs, or one member of a gang; the answer says what is asked of it."""
         job, attempt, rank = self._find_member(command)
         if job is None or attempt is None or _part(attempt, rank)["ended_at"] is not None:
             raise WrongState(f"attempt {command.attempt_id} is over", asked="start it")
-        wishes: Plain = {"cancel_requested": job["cancel_requested"], "preemption": attempt.get("preemption")}
+        runs = _part(attempt, rank)["state"] == RUNNING
+        answer: StartAnswer = {
+            "already": runs,
+            "cancel_requested": job["cancel_requested"],
+            "preemption": attempt.get("preemption"),
+        }
         # Only where it was wished, which takes a command that all members know: answers are part of what voters must
         # agree on, and those of the version before have no such field.
         if attempt.get("superseded") is not None:
-            wishes["superseded"] = attempt["superseded"]
+            answer["superseded"] = attempt["superseded"]
         if rank is not None:
-            wishes["ending"] = attempt["ending"]
-        if _part(attempt, rank)["state"] == RUNNING:
-            return {"already": True, **wishes}
+            answer["ending"] = attempt["ending"]
+        if runs:
+            return answer
         if rank is None:
             started: AttemptRecord = {**attempt, "state": RUNNING, "started_at": entry.at}
         else:
             started = gangs.started_member(attempt, rank, entry.at)
         self._jobs.change(job["job_id"], RUNNING, attempts=with_attempt(job, started))
-        return {"already": False, **wishes}
+        return answer
 
     @applies(PreemptAttempt)
-    def preempt(self, command: PreemptAttempt, entry: EntryContext) -> Plain:
+    def preempt(self, command: PreemptAttempt, entry: EntryContext) -> PreemptAnswer:
         """Ask for the end of an attempt with all its members."""
         job, attempt = self._find(command)
         if job is None or attempt is None or attempt["ended_at"] is not None:
@@ -175,7 +180,7 @@ class Attempts:
     # -- ends
 
     @applies(EndAttempt)
-    def end(self, command: EndAttempt, entry: EntryContext) -> Plain:
+    def end(self, command: EndAttempt, entry: EntryContext) -> EndAnswer:
         """End an attempt, or one member of a gang, named by the id of its allocation."""
         job, attempt, rank = self._find_member(command)
         if job is None or attempt is None or _part(attempt, rank)["ended_at"] is not None:
@@ -208,7 +213,7 @@ class Attempts:
         return state
 
     @applies(TakeSuccess)
-    def take_success(self, command: TakeSuccess, entry: EntryContext) -> Plain:
+    def take_success(self, command: TakeSuccess, entry: EntryContext) -> LateSuccessAnswer:
         """An attempt that was lost with its host had succeeded there (the head of the module).
 
         ``taken`` of the answer is the number of the attempt whose outcome is the job's; ``None`` when there is none
@@ -317,7 +322,7 @@ def ended_attempt(attempt: AttemptRecord, command: EndAttempt, at: float) -> Att
     }
 
 
-def after_attempt(job: JobRecord, number: int, command: EndAttempt, at: float) -> tuple[str, Plain]:
+def after_attempt(job: JobRecord, number: int, command: EndAttempt, at: float) -> tuple[str, dict[str, Any]]:
     """The state of *job* after its attempt *number* ended, and the fields that change when it waits again.
 
     Success counts, whatever was asked meanwhile; so does that of an earlier attempt, whose host came back with it. What

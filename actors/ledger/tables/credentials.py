@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Generic, TypeVar
 
-from actorgrid.actors.ledger.field_checks import Plain
+from actorgrid.actors.ledger.answers import CredentialAnswer, RevokeAnswer
 from actorgrid.actors.ledger.record_types import ApiKeyRecord, JoinTokenRecord
 from actorgrid.errors import WrongState
 
@@ -31,7 +31,7 @@ class CredentialTable(Generic[R]):
         """Load what a snapshot held; for a new, empty object."""
         self.records.update((record["id"], record) for record in records)
 
-    def _add(self, record: R, over: list[str]) -> Plain:
+    def _add(self, record: R, over: list[str]) -> CredentialAnswer:
         """Add a record; *over*: the ids that may go. Raises WrongState for an id that is taken, or at the bound."""
         if record["id"] in self.records:
             article = "an" if self._noun[0] in "Aa" else "a"
@@ -50,7 +50,7 @@ class CredentialTable(Generic[R]):
         self._put(record, "created")
         return {"id": record["id"], "expires_at": record["expires_at"]}
 
-    def _revoked(self, record: R) -> Plain:
+    def _revoked(self, record: R) -> RevokeAnswer:
         """Replace a record by its revoked form; a second time it is the same object, and nothing changes."""
         if record is not self.records[record["id"]]:
             self._put(record, "revoked")

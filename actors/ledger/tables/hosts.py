@@ -14,12 +14,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from datetime import UTC, datetime
-from typing import Any, cast
+from typing import cast
 
+from actorgrid.actors.ledger.answers import HostAnswer, RegisterHostAnswer
 from actorgrid.actors.ledger.commands import AllowAbsence, ConfirmHost, DrainHost, LoseHost, MeasureHost, RegisterHost
 from actorgrid.actors.ledger.entry import EntryContext, applies
-from actorgrid.actors.ledger.field_checks import Plain
-from actorgrid.actors.ledger.record_types import HostRecord
+from actorgrid.actors.ledger.record_types import ErrorRecord, HostRecord
 from actorgrid.actors.ledger.records import new_host
 from actorgrid.errors import HostLost, NotFound, StaleIncarnation, WrongState
 
@@ -41,7 +41,7 @@ class Hosts:
         self._changed = changed
 
     @applies(RegisterHost)
-    def register(self, command: RegisterHost, entry: EntryContext) -> Plain:
+    def register(self, command: RegisterHost, entry: EntryContext) -> RegisterHostAnswer:
         """Register a host that came up, with its devices. Raises StaleIncarnation, or WrongState at the bound.
 
         One that was draining goes on draining: it may have been restarted for the very reason. One that was lost
@@ -71,16 +71,17 @@ class Hosts:
         if known is not None:
             # What it said of itself before, and what was said of it, stays true; what it left running goes by its
             # absence until the shims have heard of it again.
-            kept = ("draining", "measured", "absence_s", "absence_index")
-            said = cast("Plain", known)
-            record.update(cast("HostRecord", {name: said[name] for name in kept if said.get(name)}))
+            kept = {
+                name: known[name] for name in ("draining", "measured", "absence_s", "absence_index") if known.get(name)
+            }
+            record = cast("HostRecord", {**record, **kept})
         if known is not None and known["state"] == LOST and record["state"] == UP:
             record = {**record, "state": LOST, "lost_at": known["lost_at"], "heard_at": known["heard_at"]}
         self._put(record, record["state"])
         return {"host_id": host_id, "incarnation": given["incarnation"]}
 
     @applies(DrainHost)
-    def drain(self, command: DrainHost, _entry: EntryContext) -> Plain:
+    def drain(self, command: DrainHost, _entry: EntryContext) -> HostAnswer:
         """Begin or end a drain: a drained host gets nothing new. A second time changes nothing. Raises NotFound."""
         host_id, draining = command.host, command.draining
         record = self.records.get(host_id)
@@ -96,7 +97,7 @@ class Hosts:
         return {"host": host_id, "draining": draining}
 
     @applies(AllowAbsence)
-    def allow_absence(self, command: AllowAbsence, entry: EntryContext) -> Plain:
+    def allow_absence(self, command: AllowAbsence, entry: EntryContext) -> HostAnswer:
         """A host is about to be away, and everybody waits for it longer than for others: ``absence_s``, from the last
         word of it on. 0 ends that which began at entry ``began``; a later one stays.
 
@@ -112,8 +113,7 @@ class Hosts:
         kept = _without(record, "absence_s", "absence_index")
         if command.absence_s:
             # Whoever has decided that it is lost, from what was before, decided from a lesser patience.
-            absence: dict[str, Any] = {"absence_s": command.absence_s, "absence_index": entry.index}
-            kept = cast("HostRecord", {**kept, **absence, "seen_index": entry.index})
+            kept["absence_s"], kept["absence_index"], kept["seen_index"] = command.absence_s, entry.index, entry.index
         self._put(kept, "")
         return {"host": command.host, "began": entry.index}
 
@@ -123,14 +123,14 @@ class Hosts:
             self._changed(host_id, None, "removed")
 
     @applies(MeasureHost)
-    def measure(self, command: MeasureHost, _entry: EntryContext) -> Plain:
+    def measure(self, command: MeasureHost, _entry: EntryContext) -> HostAnswer:
         """Keep what a host has measured; it stays when the host starts again. Raises StaleIncarnation."""
         record = self.current(command)
         self._put({**record, "measured": command.measured}, "")
         return {"host": command.host}
 
     @applies(ConfirmHost)
-    def confirm(self, command: ConfirmHost, entry: EntryContext) -> Plain:
+    def confirm(self, command: ConfirmHost, entry: EntryContext) -> HostAnswer:
         """Confirm a host that says it is up, and that it runs nothing unknown to the ledger.
 
         With that, one that was lost (``lost_at``) takes work again. Raises StaleIncarnation; WrongState when it was
@@ -183,7 +183,7 @@ def _without(record: HostRecord, *names: str) -> HostRecord:
     return cast("HostRecord", {name: value for name, value in record.items() if name not in names})
 
 
-def lost_with(host: HostRecord, attempt_id: str, heard_at: float) -> Plain:
+def lost_with(host: HostRecord, attempt_id: str, heard_at: float) -> ErrorRecord:
     """The error of an attempt that ended with its host."""
     heard = datetime.fromtimestamp(heard_at, UTC).isoformat(timespec="seconds")
     return HostLost(

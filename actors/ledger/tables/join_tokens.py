@@ -11,12 +11,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 
+from actorgrid.actors.ledger.answers import CredentialAnswer, MemberAnswer, RevokeAnswer
 from actorgrid.actors.ledger.commands import CreateJoinToken, RedeemJoinToken, RevokeJoinToken
 from actorgrid.actors.ledger.entry import EntryContext, applies
 from actorgrid.actors.ledger.record_types import JoinTokenRecord
 from actorgrid.errors import WrongState
 
-from ..field_checks import Plain
 from ..join_tokens import redeem, revoke_token
 from .credentials import CredentialTable
 from .members import Members
@@ -33,7 +33,7 @@ class JoinTokens(CredentialTable[JoinTokenRecord]):
         self._members = members
 
     @applies(CreateJoinToken)
-    def create(self, command: CreateJoinToken, entry: EntryContext) -> Plain:
+    def create(self, command: CreateJoinToken, entry: EntryContext) -> CredentialAnswer:
         """Add a token. Raises WrongState for an id that is taken, on a host without a cluster, or at the bound."""
         record = command.token
         if record["cluster_id"] != self._members.cluster_id:
@@ -46,12 +46,12 @@ class JoinTokens(CredentialTable[JoinTokenRecord]):
         return self._add(record, [id for id, known in self.records.items() if known["expires_at"] < entry.at])
 
     @applies(RevokeJoinToken)
-    def revoke(self, command: RevokeJoinToken, entry: EntryContext) -> Plain:
+    def revoke(self, command: RevokeJoinToken, entry: EntryContext) -> RevokeAnswer:
         """Revoke a token; a second time changes nothing. Raises UnknownJoinToken."""
         return self._revoked(revoke_token(self.records.get(command.token_id), entry.at))
 
     @applies(RedeemJoinToken)
-    def redeem(self, command: RedeemJoinToken, entry: EntryContext) -> Plain:
+    def redeem(self, command: RedeemJoinToken, entry: EntryContext) -> MemberAnswer:
         """Use a token and let the host in; gives its node number.
 
         Raises what ``security.join_tokens.redeem`` does, and WrongState as ``Members.admit``.

@@ -13,6 +13,7 @@ import difflib
 from collections.abc import Callable
 from typing import cast
 
+from actorgrid.actors.ledger.answers import MemberAnswer
 from actorgrid.actors.ledger.commands import AddMember, ChangeMember, FoundCluster, RedeemJoinToken, RemoveMember
 from actorgrid.actors.ledger.entry import EntryContext, applies
 from actorgrid.actors.ledger.field_checks import ABSENT, Plain
@@ -42,7 +43,7 @@ class Members:
         self._changed = changed
 
     @applies(FoundCluster)
-    def found(self, command: FoundCluster, entry: EntryContext) -> Plain:
+    def found(self, command: FoundCluster, entry: EntryContext) -> MemberAnswer:
         """Make this ledger a cluster's, with its first member. Raises WrongState when it is one already."""
         if self.cluster_id:
             raise WrongState(
@@ -53,7 +54,7 @@ class Members:
         return self.add(first, entry)
 
     @applies(AddMember)
-    def add(self, command: AddMember | RedeemJoinToken, entry: EntryContext) -> Plain:
+    def add(self, command: AddMember | RedeemJoinToken, entry: EntryContext) -> MemberAnswer:
         """Let a host in; gives its node number. Raises WrongState for one that is in, or at the bound."""
         host_id = command.host_id
         if host_id in self.records:
@@ -81,7 +82,7 @@ class Members:
         self._put(record, "joined")
         return {"host_id": host_id, "node": self.nodes_total, "cluster_id": self.cluster_id}
 
-    def admit(self, command: RedeemJoinToken, entry: EntryContext) -> Plain:
+    def admit(self, command: RedeemJoinToken, entry: EntryContext) -> MemberAnswer:
         """Let a host in that has proven its right, or in again under the key that it has here already.
 
         Raises WrongState for a host id that lives under another key.
@@ -99,7 +100,7 @@ class Members:
         return {**self.change(command, entry), "cluster_id": self.cluster_id}
 
     @applies(ChangeMember)
-    def change(self, command: ChangeMember | RedeemJoinToken, _entry: EntryContext) -> Plain:
+    def change(self, command: ChangeMember | RedeemJoinToken, _entry: EntryContext) -> MemberAnswer:
         """Change a member's record to what it says now: its addresses, its software, one more certificate.
 
         Raises NotFound.
@@ -138,7 +139,7 @@ class Members:
                 hint="stop the agent instead, and delete its data when the cluster is not wanted any more",
             )
 
-    def remove(self, command: RemoveMember, at: float) -> Plain:
+    def remove(self, command: RemoveMember, at: float) -> MemberAnswer:
         """Remove a member that passed ``check_removal``. Raises NotFound."""
         record = self._get(command.host_id)
         del self.records[record["host_id"]]

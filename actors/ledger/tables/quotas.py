@@ -13,10 +13,9 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
 from typing import cast
 
-from actorgrid.actors.ledger.answers import QuotaUseRecord
+from actorgrid.actors.ledger.answers import QuotaAnswer, QuotaUseRecord
 from actorgrid.actors.ledger.commands import SetQuota
 from actorgrid.actors.ledger.entry import EntryContext, applies
-from actorgrid.actors.ledger.field_checks import Plain
 from actorgrid.actors.ledger.record_checks import HELD_LIMITS, LIMITS, WAITING_LIMIT
 from actorgrid.actors.ledger.record_types import AllocationRecord, JobRecord, QuotaRecord, ResourcesRecord
 from actorgrid.amounts import counted, mebibytes
@@ -155,7 +154,7 @@ class Quotas:
         self._add(allocation, -1)
 
     @applies(SetQuota)
-    def set(self, command: SetQuota, _entry: EntryContext) -> Plain:
+    def set(self, command: SetQuota, _entry: EntryContext) -> QuotaAnswer:
         """Carry out ``set_quota``. Nothing that is held or waits is touched.
 
         Raises NotFound when there is none to remove, WrongState when there are too many.

@@ -6,9 +6,9 @@ counts as lost. Nobody can know that such work does not run on: whoever forces i
 
 from __future__ import annotations
 
+from actorgrid.actors.ledger.answers import MemberAnswer
 from actorgrid.actors.ledger.commands import EndAttempt, RemoveMember
 from actorgrid.actors.ledger.entry import EntryContext, applies
-from actorgrid.actors.ledger.field_checks import Plain
 from actorgrid.errors import WorkerLost, WrongState
 
 from .allocations import Allocations
@@ -29,7 +29,7 @@ class Removal:
         self._attempts, self._trust = attempts, trust
 
     @applies(RemoveMember)
-    def remove(self, command: RemoveMember, entry: EntryContext) -> Plain:
+    def remove(self, command: RemoveMember, entry: EntryContext) -> MemberAnswer:
         """Carry out ``remove_member``. Raises NotFound, or WrongState for the last that may vote and for a host that
         has work, unless it is forced."""
         host_id = command.host_id

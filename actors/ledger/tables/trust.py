@@ -14,6 +14,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Mapping
 from typing import Any, cast
 
+from actorgrid.actors.ledger.answers import BundleAnswer, CertificateRequestAnswer, MemberTrustAnswer
 from actorgrid.actors.ledger.commands import (
     ChangeMember,
     IssueCertificate,
@@ -23,7 +24,6 @@ from actorgrid.actors.ledger.commands import (
     SealAuthority,
 )
 from actorgrid.actors.ledger.entry import EntryContext, applies
-from actorgrid.actors.ledger.field_checks import Plain
 from actorgrid.actors.ledger.record_types import (
     BundleRecord,
     CertificateRequestRecord,
@@ -59,7 +59,7 @@ class Trust:
         return None if record is None else record["bundle"]
 
     @applies(PublishBundle)
-    def publish(self, command: PublishBundle, _entry: EntryContext) -> Plain:
+    def publish(self, command: PublishBundle, _entry: EntryContext) -> BundleAnswer:
         """Take the next bundle, one step from the one that is known.
 
         Raises StaleToken when another step was quicker, and WrongState for a step that members are not ready for.
@@ -80,7 +80,7 @@ class Trust:
         return {"version": new["version"]}
 
     @applies(ReportTrust)
-    def report(self, command: ReportTrust, _entry: EntryContext) -> Plain:
+    def report(self, command: ReportTrust, _entry: EntryContext) -> MemberTrustAnswer:
         """What a member has now: its certificate, the bundle, the keys. Raises NotFound, or WrongState for a
         certificate that the ledger does not know."""
         host_id, fingerprint = command.host_id, command.fingerprint
@@ -109,7 +109,7 @@ class Trust:
         return {"host_id": host_id}
 
     @applies(RequestCertificate)
-    def request(self, command: RequestCertificate, entry: EntryContext) -> Plain:
+    def request(self, command: RequestCertificate, entry: EntryContext) -> CertificateRequestAnswer:
         """Keep a member's request for a certificate; a later one takes the place of an earlier one. Raises NotFound."""
         self._member(command.host_id)
         asked: CertificateRequestRecord = {"id": entry.index, "csr": command.csr, "addresses": command.addresses}
@@ -118,7 +118,7 @@ class Trust:
         return {"request": entry.index}
 
     @applies(IssueCertificate)
-    def issue(self, command: IssueCertificate, entry: EntryContext) -> Plain:
+    def issue(self, command: IssueCertificate, entry: EntryContext) -> MemberTrustAnswer:
         """The certificate that was asked for; its key is believed from now on. Raises NotFound, or StaleToken when it
         was made for another request than the one that waits."""
         host_id = command.host_id
@@ -137,7 +137,7 @@ class Trust:
         return {"host_id": host_id}
 
     @applies(SealAuthority)
-    def seal(self, command: SealAuthority, _entry: EntryContext) -> Plain:
+    def seal(self, command: SealAuthority, _entry: EntryContext) -> MemberTrustAnswer:
         """Keep an authority's key sealed for one member.
 
         Raises NotFound, or StaleToken when that has another key by now.
