@@ -114,6 +114,7 @@ class ServerActor(Actor):  # type: ignore[misc]
     def _become(self, order: HostServer, owner: str) -> None:
         setproctitle(f"actorgrid: {order.name}")
         self.runtime = self.make_runtime(order, owner)
+        # Before its start, which may take long: a SIGTERM meanwhile is a stop in order, too.
         signal.signal(signal.SIGTERM, lambda _number, _frame: self._transport.notify(StopServer("SIGTERM")))
         self.runtime.begin()
 
@@ -188,6 +189,7 @@ class ServerActor(Actor):  # type: ignore[misc]
                 log.info("the supervisor does not hear why we end: %s", error)
                 if isinstance(last_words, LastWords) and not last_words.reason.is_normal:
                     log_crash(log, self.runtime.name, os.getpid(), last_words.reason)
+        # ``_exit`` sends nothing that is queued: the reason of this end, told just now, would be lost.
         self._transport.flush(_FLUSH_S)
         logging.shutdown()
         os._exit(status)

@@ -265,6 +265,7 @@ class ActorRuntime:
     def begin(self) -> None:
         """Make the server and start it."""
         order = self._order
+        # Before its code is loaded, which counts as its own.
         if order.memory_mib is not None:
             _limit_memory(order.memory_mib)
         try:
@@ -449,6 +450,7 @@ def _limit_memory(memory_mib: int) -> None:
     with open("/proc/self/status", encoding="ascii") as status:
         used_kib = next(int(line.split()[1]) for line in status if line.startswith("VmData:"))
     hard = resource.getrlimit(resource.RLIMIT_DATA)[1]
+    # On top of what it was forked with: the kernel counts that as this process's, too.
     wanted = used_kib * 1024 + memory_mib * 2**20
     resource.setrlimit(resource.RLIMIT_DATA, (wanted if hard < 0 else min(wanted, hard), hard))
 

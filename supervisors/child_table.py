@@ -130,6 +130,7 @@ class ChildTable:
         child.state = "stopping"
         self.cancel(Tag("start", child.id))
         self.cancel(Tag("linger", child.id))
+        # It is being killed already: asked to stop as well, it would be waited for once more.
         if Tag("kill", child.id) in self._timers:
             return
         limit_s = child.spec.shutdown_s()

@@ -55,6 +55,7 @@ class Timers:
 
         For the owner of the alarm, when it comes.
         """
+        # Read once: what a callback sets for at once is due at the next alarm, or this might never end.
         now = monotonic()
         while self._alarms and self._alarms[0] <= now:
             heapq.heappop(self._alarms)
@@ -67,6 +68,7 @@ class Timers:
             if due > now:
                 break
             heapq.heappop(self._heap)
+            # Taken before it is called: a cancel from within would count it among those that lie here cancelled.
             callback, timer.callback = timer.callback, None
             callback()
         self._arm()

@@ -42,6 +42,7 @@ class HostRegistration:
 
     async def start(self) -> None:
         """Look for devices, follow the ledger, and register once both are there."""
+        # Both at once: to look for devices takes its time, and so does the ledger.
         found = self.inventory.start()
         await self._ledger.start()
         await found

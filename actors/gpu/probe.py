@@ -203,6 +203,7 @@ class DeviceProbe:
         process = self._process
         if process is None:
             return
+        # Asked, not waited for: one that is stuck in the driver does not die of its SIGKILL at once.
         status = process.poll()
         if status is None:
             self._surroundings.after(_REAP_INTERVAL_S, lambda: self._reap(why))

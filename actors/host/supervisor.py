@@ -59,6 +59,7 @@ class HostSupervisor(Supervisor):
         if self.stopping:
             raise WrongState("this host is stopping", asked="to restart it", hint="start it again with actorgrid up")
         absence_index = 0
+        # First: the ledger has to allow the longer absence before this host is away.
         try:
             absence_index = await self.call("cluster_manager", AnnounceRestart(), ALLOW_S)
         except ActorGridError as error:

@@ -96,6 +96,7 @@ class ZygoteLink:
         if len(self._waiting) >= MAX_WAITING or self._stopped:
             waiter.fail(WorkerLost("no process can be started now", hint="the host has too many starts waiting"))
             return waiter
+        # Its silence counts from the first that waits: before, it had nothing to say.
         if not self._waiting:
             self._heard_at = self._runtime.monotonic()
         self._waiting[folder] = waiter
@@ -156,6 +157,8 @@ class ZygoteLink:
 
     def _died(self) -> None:
         self._link.close()
+        # It may live on without its socket: it is killed, or the wait for its end would not end, and there would be
+        # two.
         if self._process is not None:
             self._process.kill()
             self._warn("the zygote ended with status %s; starting another", self._process.wait())
