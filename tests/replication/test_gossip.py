@@ -21,6 +21,7 @@ from actorgrid.actors.replication.anti_entropy import AntiEntropy
 from actorgrid.actors.replication.exchange import GossipLimits, TakeVector
 from actorgrid.actors.replication.replica import StateReplica
 from actorgrid.actors.replication.walk import Walk
+from actorgrid.errors import DiskFull
 from tests.replication.gossip_net import KEPT, LOST, OPERATIONS, TRUNCATED, Town, play
 from tests.replication.gossip_rounds import spread
 
@@ -304,3 +305,53 @@ def test_deltas_of_a_host_that_left_still_reach_who_has_not_heard_of_them(town: 
     town.settle()
     assert town.hosts["host-2"].replica.states["hits"]["g_counter"].value == 3
     assert town.hosts["host-2"].replica.gossip.refused["forged"] == 0
+
+
+def test_a_disk_that_is_full_at_a_commit_takes_back_what_others_sent_and_it_comes_again(
+    town: Town, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    town.mutate("host-1", "tags", "or_set", "add", "there")
+    town.commit("host-1")
+    town.push("host-1")
+    target = town.hosts["host-0"].replica
+    town.mutate("host-0", "tags", "or_set", "add", "refused")
+    for source, name, packet in list(town.wire):
+        if name == "host-0":
+            assert target.receive(source, packet, town.now_us) == []
+    town.wire.clear()
+
+    def full(fd: int) -> None:
+        raise OSError(28, "No space left on device")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "fdatasync", full)
+        with pytest.raises(DiskFull):
+            target.commit()
+    town.updates = [update for update in town.updates if update.host != "host-0"]
+    town.hosts["host-0"].pending.clear()
+    assert target.states == {} and target.gossip.vector == {} and target.gossip.next_sequence() == 1
+    assert target.commit() == [], "nothing is acknowledged"
+    town.mutate("host-0", "tags", "or_set", "add", "here")
+    town.settle()
+    town.check_end()
+    assert {tuple(host.replica.states["tags"]["or_set"].plain) for host in town.hosts.values()} == {("here", "there")}
+
+
+def test_with_a_full_disk_packets_are_passed_over_until_there_is_room(
+    town: Town, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(fd: int, at: int, size: int) -> None:
+        raise OSError(28, "No space left on device")
+
+    town.mutate("host-1", "hits", "g_counter", "increment")
+    town.commit("host-1")
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "posix_fallocate", full)
+        town.push("host-1")
+        for source, name, packet in list(town.wire):
+            if name == "host-0":
+                assert town.hosts[name].replica.receive(source, packet, town.now_us) == []
+        town.wire.clear()
+    assert town.hosts["host-0"].replica.passed_over == 1
+    town.settle()
+    assert {host.replica.states["hits"]["g_counter"].value for host in town.hosts.values()} == {1}
