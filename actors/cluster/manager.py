@@ -35,7 +35,7 @@ from .condition import away_s, condition_of, start_blockers, summary_of, unknown
 from .core import choose_pool
 from .explain.binding import short_for
 from .explain.contention import options, other_kinds, reduced
-from .explain.why import Circumstances, explain_job
+from .explain.why import JobContext, explain_job
 from .leaving import Leaving
 from .messages import (
     AcceptJobs,
@@ -320,7 +320,7 @@ class ClusterManager(LedgerFollower):
             if fit is not None and not fit.get("fits") and not fit.get("stands_aside"):
                 openings = await self._openings(Demand.of(job["resources"]), fit)
         health = await self._health()
-        around = Circumstances(
+        context = JobContext(
             now=time(),
             dependencies=states,
             fit=fit,
@@ -336,7 +336,7 @@ class ClusterManager(LedgerFollower):
             unsure=unsure_note(health, self.host.host_id, job, time()),
             start_delay=await self._start_delay(job) if job["state"] == JobState.PLACED else None,
         )
-        return explain_job(job, around)
+        return explain_job(job, context)
 
     async def _start_delay(self, job: JobRecord) -> dict[str, Any] | None:
         """Ask the host of a placed attempt what it waits for; for a gang, of the first member that has not begun."""

@@ -155,7 +155,7 @@ class JoinServer(LedgerFollower):
     async def _let_in(self, asked: Redeem) -> JoinWelcome:
         authority = self._maintainer.signing
         if authority is None:
-            raise self._maintainer.cannot(f"let host {asked.claim.host_id} in")
+            raise self._maintainer.no_authority_key(f"let host {asked.claim.host_id} in")
         listens = asked.capabilities.listens
         for service in LISTENS:
             _check_place(service, listens.get(service, ""), asked.request.addresses)

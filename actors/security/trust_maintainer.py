@@ -58,7 +58,7 @@ class TrustMaintainer:
         self._voters: frozenset[str] = frozenset()
         self._busy = self._again = self._renew_now = False
         self._seen_at: dict[str, float] = {}
-        self._complained: set[str] = set()
+        self._problems_logged: set[str] = set()
         wrap_key = ensure_wrap_key(self._folder / WRAP_FILE)
         for each in material.bundle.authorities:
             authority = load_authority(self._folder, material.bundle, each.generation, wrap_key)
@@ -109,7 +109,7 @@ class TrustMaintainer:
             steps = trust_policy.own_steps(self.view())
             for step in steps:
                 await self._do_own(step)
-            if all(isinstance(step, trust_policy.Complain | trust_policy.AskForCertificate) for step in steps):
+            if all(isinstance(step, trust_policy.LogProblem | trust_policy.AskForCertificate) for step in steps):
                 break
         waiting: set[str] = set()
         for action in trust_policy.holder_steps(self.view()):
@@ -118,13 +118,13 @@ class TrustMaintainer:
                 await self._do_for_others(action)
         self._seen_at = {name: at for name, at in self._seen_at.items() if name in waiting}
 
-    def view(self) -> trust_policy.View:
+    def view(self) -> trust_policy.TrustView:
         """Gather everything that a decision needs."""
         spare = spare_key(self._folder)
         if spare is not None and fingerprint(spare) == self.material.identity.fingerprint:
             drop_spare_key(self._folder)
             spare = None
-        return trust_policy.View(
+        return trust_policy.TrustView(
             self._host_id,
             self.material,
             self.authorities,
@@ -178,7 +178,7 @@ class TrustMaintainer:
             await self._ledger.propose(asked, COMMIT_TIMEOUT_S)
             self._renew_now = False
         else:
-            self._complain(step)
+            self._log_problem(step)
 
     def _take(self, material: HostMaterial) -> None:
         store_material(self._folder, material)
@@ -187,20 +187,20 @@ class TrustMaintainer:
         for name in NETS:
             self._server.cast(name, MaterialChanged())
 
-    def _complain(self, step: trust_policy.Complain) -> None:
+    def _log_problem(self, step: trust_policy.LogProblem) -> None:
         text = f"{step.about}: {step.error}"
-        if text not in self._complained:
-            if len(self._complained) > 100:
-                self._complained.clear()
-            self._complained.add(text)
+        if text not in self._problems_logged:
+            if len(self._problems_logged) > 100:
+                self._problems_logged.clear()
+            self._problems_logged.add(text)
             self._server.log.warning("%s", text)
 
     # -- for the others
 
     async def _do_for_others(self, step: trust_policy.HolderStep) -> None:
         now_s = time()
-        if isinstance(step, trust_policy.Complain):
-            self._complain(step)
+        if isinstance(step, trust_policy.LogProblem):
+            self._log_problem(step)
             return
         if isinstance(step, trust_policy.Publish):
             command: Command = commands.PublishBundle(step.bundle.to_plain(), at=now_s)
@@ -233,7 +233,7 @@ class TrustMaintainer:
         """Introduce the next generation of the authority; the rest follows by itself. Raises WrongState."""
         old = self.signing
         if old is None:
-            raise self.cannot("rotate the authority")
+            raise self.no_authority_key("rotate the authority")
         now_s = time()
         new = create_authority(
             old.cluster_id, new_private_key(), now_s, x509.random_serial_number(), old.generation + 1
@@ -261,7 +261,7 @@ class TrustMaintainer:
         await self._ledger.propose(commands.PublishBundle(bundle.to_plain(), at=time()), leaderless_s=LEADERLESS_S)
         return {"generation": waiting.generation, "fingerprint": waiting.fingerprint}
 
-    def cannot(self, what: str) -> WrongState:
+    def no_authority_key(self, what: str) -> WrongState:
         """The refusal of a host without the authority's key, which names those that have it."""
         can = [f"{self._ledger.members[id]['addresses'].get('join', id)}" for id in self.holders]
         return WrongState(
@@ -294,7 +294,7 @@ class TrustMaintainer:
             "hosts": [self._shown_host(host_id, view) for host_id in sorted(view.members)],
         }
 
-    def _shown_host(self, host_id: str, view: trust_policy.View) -> dict[str, Any]:
+    def _shown_host(self, host_id: str, view: trust_policy.TrustView) -> dict[str, Any]:
         record = view.trust.get(host_id, {})
         return {
             "node_id": host_id,

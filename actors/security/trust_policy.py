@@ -32,7 +32,7 @@ Plain = dict[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
-class View:
+class TrustView:
     """What is to be looked at. *authorities*: those whose key this host has, by generation. *listens*: where it is
     reached, by service; *addresses*: what its certificate should name. *voters*: host ids. *spare_key*: a key of its
     own whose certificate has not come."""
@@ -133,57 +133,57 @@ class Publish:
 
 
 @dataclass(frozen=True, slots=True)
-class Complain:
+class LogProblem:
     """Log that something in the ledger cannot be used; it stays as it is."""
 
     about: str
     error: ActorGridError
 
 
-OwnStep = TakeMaterial | TakeKey | ForgetKey | AnnounceAddress | ReportMaterial | AskForCertificate | Complain
-HolderStep = Issue | Seal | Publish | Complain
+OwnStep = TakeMaterial | TakeKey | ForgetKey | AnnounceAddress | ReportMaterial | AskForCertificate | LogProblem
+HolderStep = Issue | Seal | Publish | LogProblem
 
 
-def own_steps(view: View) -> list[OwnStep]:
-    """The next step of this host for itself, one at most, after what it complains of. Look again once it is done."""
-    complaints: list[OwnStep] = []
-    for look in (_take_bundle, _take_certificate, _take_key):
+def own_steps(view: TrustView) -> list[OwnStep]:
+    """The next step of this host for itself, one at most, after the problems it meets. Look again once it is done."""
+    problems: list[OwnStep] = []
+    for decide in (_take_bundle, _take_certificate, _take_key):
         try:
-            step = look(view)
+            step = decide(view)
         except ActorGridError as error:
-            complaints.append(Complain(_COMPLAINTS[look.__name__], error))
+            problems.append(LogProblem(_SUBJECTS[decide.__name__], error))
             continue
         if step is not None:
-            return [*complaints, step]
+            return [*problems, step]
     forget = _needless_key(view)
     if forget is not None:
-        return [*complaints, ForgetKey(forget)]
+        return [*problems, ForgetKey(forget)]
     if view.members[view.host_id]["addresses"] != view.listens:
-        return [*complaints, AnnounceAddress(dict(view.listens))]
+        return [*problems, AnnounceAddress(dict(view.listens))]
     told, record = facts(view), view.own
     if record is None or any(record.get(name) != value for name, value in told.items()):
-        return [*complaints, ReportMaterial(told)]
+        return [*problems, ReportMaterial(told)]
     why = _why_ask(view, record)
     if why is None:
-        return complaints
-    return [*complaints, AskForCertificate(view.material.renewal_request(view.addresses, view.spare_key), why)]
+        return problems
+    return [*problems, AskForCertificate(view.material.renewal_request(view.addresses, view.spare_key), why)]
 
 
-_COMPLAINTS = {
+_SUBJECTS = {
     "_take_bundle": "the cluster's authorities",
     "_take_certificate": "the certificate made for this host",
     "_take_key": "the authority's key sent to this host",
 }
 
 
-def _take_bundle(view: View) -> OwnStep | None:
+def _take_bundle(view: TrustView) -> OwnStep | None:
     known = view.trust.get(BUNDLE)
     if known is None or known["bundle"]["version"] <= view.bundle.version:
         return None
     return TakeMaterial(view.material.trusting(read_bundle(known["bundle"])), "the cluster's authorities changed")
 
 
-def _take_certificate(view: View) -> OwnStep | None:
+def _take_certificate(view: TrustView) -> OwnStep | None:
     issued = None if view.own is None else view.own["issued"]
     if issued is None or issued["certificate"] == pem(view.material.certificate):
         return None
@@ -193,7 +193,7 @@ def _take_certificate(view: View) -> OwnStep | None:
     return TakeMaterial(view.material.renewed(certificate, view.now_s, key), "a new certificate")
 
 
-def _take_key(view: View) -> OwnStep | None:
+def _take_key(view: TrustView) -> OwnStep | None:
     for text, sealed in () if view.own is None else sorted(view.own["sealed"].items()):
         generation = int(text)
         if generation not in view.authorities:
@@ -201,7 +201,7 @@ def _take_key(view: View) -> OwnStep | None:
     return None
 
 
-def facts(view: View) -> Plain:
+def facts(view: TrustView) -> Plain:
     """The fields of ``report_trust``: what this host tells of itself."""
     identity = view.material.identity
     return {
@@ -215,7 +215,7 @@ def facts(view: View) -> Plain:
     }
 
 
-def holder_steps(view: View) -> list[HolderStep]:
+def holder_steps(view: TrustView) -> list[HolderStep]:
     """The steps that a host with the authority's key may take for the others now, in any order."""
     signing = view.bundle.signing.generation
     authority = view.authorities.get(signing)
@@ -256,7 +256,7 @@ class RotationReadiness:
     waits_for: list[str] = field(default_factory=list)
 
 
-def rotation(view: View) -> RotationReadiness:
+def rotation(view: TrustView) -> RotationReadiness:
     """The state of a rotation of the authority."""
     now = states(view.bundle)
     behind = not_taken(view.members, view.trust, view.bundle.version)
@@ -269,7 +269,7 @@ def rotation(view: View) -> RotationReadiness:
     return RotationReadiness()
 
 
-def _rotation(view: View) -> list[HolderStep]:
+def _rotation(view: TrustView) -> list[HolderStep]:
     found = rotation(view)
     if not found.step or found.waits_for:
         return []
@@ -279,7 +279,7 @@ def _rotation(view: View) -> list[HolderStep]:
     return [Publish(view.bundle.retire(old), "no host has a certificate of the old authority any more")]
 
 
-def _needless_key(view: View) -> int | None:
+def _needless_key(view: TrustView) -> int | None:
     """A key to forget: of an authority that is retired, or, on a host that votes no more, once all who do have it."""
     known = states(view.bundle)
     for generation in sorted(view.authorities):
@@ -291,7 +291,7 @@ def _needless_key(view: View) -> int | None:
     return None
 
 
-def _why_ask(view: View, record: TrustRecord) -> str | None:
+def _why_ask(view: TrustView, record: TrustRecord) -> str | None:
     if record["request"] is not None or record["issued"] is not None:
         return None
     identity = view.material.identity
@@ -306,7 +306,7 @@ def _why_ask(view: View, record: TrustRecord) -> str | None:
     return "the certificate's time comes to its end" if view.material.renewal_due(view.now_s) else None
 
 
-def _issue(view: View, host_id: str, asked: CertificateRequestRecord) -> HolderStep:
+def _issue(view: TrustView, host_id: str, asked: CertificateRequestRecord) -> HolderStep:
     told = addresses_of(view.members[host_id])
     taken = {address: id for id, member in view.members.items() if id != host_id for address in addresses_of(member)}
     try:
@@ -320,11 +320,11 @@ def _issue(view: View, host_id: str, asked: CertificateRequestRecord) -> HolderS
         request = check_request(csr, view.bundle.cluster_id, host_id, asked["addresses"], taken)
     except (ActorGridError, ValueError) as error:
         refusal = error if isinstance(error, ActorGridError) else CertificateRefused("the request is no hex")
-        return Complain(f"what host {host_id} asks for", refusal)
+        return LogProblem(f"what host {host_id} asks for", refusal)
     return Issue(host_id, asked["id"], request)
 
 
-def _seals(view: View, authority: Authority) -> list[HolderStep]:
+def _seals(view: TrustView, authority: Authority) -> list[HolderStep]:
     generation = authority.generation
     steps: list[HolderStep] = []
     has = holders(view.trust, generation)
@@ -339,7 +339,7 @@ def _seals(view: View, authority: Authority) -> list[HolderStep]:
             identity = view.bundle.check_host(certificate, view.now_s)
             _check_reader(identity, host_id, member)
         except ActorGridError as error:
-            steps.append(Complain(f"the certificate of host {host_id}", error))
+            steps.append(LogProblem(f"the certificate of host {host_id}", error))
             continue
         steps.append(Seal(host_id, authority, certificate, identity.fingerprint))
     return steps

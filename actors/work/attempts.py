@@ -367,8 +367,8 @@ class HostAttempts:
         """Set up the folder and have the shim forked; ``False`` when it should not run at all."""
         attempt_id = attempt.directory.attempt_id
         while not self._stopping and not self._may_begin(attempt):
-            attempt.waits_for = self._renewer.lacks(attempt.isolation_s) if self.ledger_known else "the ledger"
-            await self._renewer.news()
+            attempt.waits_for = self._renewer.missing(attempt.isolation_s) if self.ledger_known else "the ledger"
+            await self._renewer.next_change()
             if self._server.runtime.boottime() >= attempt.start_by:
                 return True
         if attempt.stop_reason in ASKED_TO_END and not attempt.directory.exists():

@@ -76,7 +76,7 @@ class LeaseRenewer:
                 timer = runtime.after(left_s, lambda pause=self._pause: pause.set(None))  # type: ignore[misc]
                 await self._pause
                 timer.cancel()
-            self.look()
+            self.review()
 
     async def _ask(self, asked_at: float) -> None:
         """Ask for one read; it confirms the lease as of the moment before it was asked."""
@@ -94,7 +94,7 @@ class LeaseRenewer:
             self._on_turn()
         finally:
             self._under_way -= 1
-        self.look()
+        self.review()
         self._pause.set(None)
 
     def _note_age(self, now: float) -> None:
@@ -132,7 +132,7 @@ class LeaseRenewer:
             and self.lease.valid(self._server.runtime.boottime(), max_isolation_s)
         )
 
-    def lacks(self, max_isolation_s: float = math.inf) -> str:
+    def missing(self, max_isolation_s: float = math.inf) -> str:
         """What is missing before something of that patience may be started, as text; empty when nothing is."""
         if self.may_start(max_isolation_s):
             return ""
@@ -149,8 +149,8 @@ class LeaseRenewer:
         within_s = min(self.lease.lease_s, max_isolation_s / 2)
         return f"the leader to confirm this host's lease: it did {age_s:.1f} s ago, and must have within {within_s:g} s"
 
-    def look(self) -> None:
-        """Look again, as something may have changed: wake those who wait, and confirm this host if needed."""
+    def review(self) -> None:
+        """Look again at what may have changed: wake those who wait, and confirm this host if needed."""
         is_open = self.may_start()
         if is_open and not self._was_open:
             self._on_open()
@@ -164,20 +164,20 @@ class LeaseRenewer:
             if record is not None and ours and record["state"] in ("up", "lost"):
                 self._server.spawn(self._confirm(record))
 
-    def news(self) -> Waiter:
+    def next_change(self) -> Waiter:
         """Await a moment in which ``may_start`` may have changed; one comes every second or so."""
         waiter = Waiter()
         self._waiting.append(waiter)
         return waiter
 
-    async def opened(self, within_s: float) -> None:
+    async def until_may_start(self, within_s: float) -> None:
         """Return once something may be started. Raises HostIsolated when that takes longer."""
         runtime = self._server.runtime
         deadline = runtime.monotonic() + within_s
         while not self.may_start():
             if runtime.monotonic() >= deadline:
                 raise self._isolated()
-            await self.news()
+            await self.next_change()
 
     def _isolated(self) -> HostIsolated:
         age_s = self.age_s()
@@ -188,7 +188,7 @@ class LeaseRenewer:
         )
 
     async def _confirm(self, record: HostRecord) -> None:
-        """Confirm in the ledger that this host is up; the next ``look`` tries again what failed."""
+        """Confirm in the ledger that this host is up; the next ``review`` tries again what failed."""
         strays = self._strays() if record["state"] == "lost" else []
         if strays:
             self._server.log.info("not confirmed yet: %s still live here", ", ".join(strays[:5]))
@@ -202,7 +202,7 @@ class LeaseRenewer:
             return
         finally:
             self._confirming = False
-        self.look()
+        self.review()
 
     # -- figures
 

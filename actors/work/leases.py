@@ -217,7 +217,7 @@ class Leases:
 
         Raises UnknownAllocation, WorkerLost, Overloaded when no worker came free in time, or HostIsolated.
         """
-        await self._renewer.opened(ATTACH_WAIT_S)
+        await self._renewer.until_may_start(ATTACH_WAIT_S)
         worker = self._pools.worker_of(lease_id)
         if worker is None:
             waiter = Waiter()

@@ -159,7 +159,7 @@ class WorkerManager(LedgerFollower):
         for lease_id in self._leases.known():
             if lease_id not in self._ledger.allocations:
                 self._leases.disowned(lease_id)
-        self._renewer.look()
+        self._renewer.review()
 
     def _on_applied(self, message: Applied) -> None:
         for kind, identity, record in message.changes:
@@ -167,13 +167,13 @@ class WorkerManager(LedgerFollower):
                 if record is None:
                     self._attempts.disowned(identity)
                     self._leases.disowned(identity)
-                    self._renewer.look()
+                    self._renewer.review()
                 else:
                     self._take_up(record)
             elif kind == "job" and record is not None:
                 self._attempts.obey_ledger(record)
             elif kind == "host" and identity == self.host.host_id:
-                self._renewer.look()
+                self._renewer.review()
 
     def _take_up_all(self) -> None:
         for allocation in list(self._ledger.allocations.values()):

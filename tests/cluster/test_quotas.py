@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from actorgrid.actors.cluster.explain.why import Circumstances, explain_job
+from actorgrid.actors.cluster.explain.why import JobContext, explain_job
 from actorgrid.actors.cluster.load_balancer import LoadBalancer, python_version
 from actorgrid.actors.cluster.manager import ClusterManager
 from actorgrid.actors.cluster.messages import (
@@ -188,7 +188,7 @@ def why(limits: dict[str, int], *allocations: dict[str, Any], jobs: Any = None, 
     quota = dict.fromkeys(("gpu_milli", "gpu_memory_mib", "cpu_milli", "memory_mib", "jobs_waiting"))
     return explain_job(
         waiting(),
-        Circumstances(
+        JobContext(
             now=NOW,
             fit=fit or {"fits": True, "stands_aside": True},
             allocations=allocations,

@@ -16,7 +16,7 @@ from actorgrid.actors.cluster.explain.contention import (
     reduced,
 )
 from actorgrid.actors.cluster.explain.phrases import listed, nearest_has, needs
-from actorgrid.actors.cluster.explain.why import Circumstances, explain_job
+from actorgrid.actors.cluster.explain.why import JobContext, explain_job
 from actorgrid.actors.scheduling.scheduler import Scheduler
 from actorgrid.amounts import duration, mebibytes
 from actorgrid.demand import APART, NEAR, Demand
@@ -117,8 +117,8 @@ def asked(engine: PlacementEngine, resources: dict[str, Any], position: int | No
     return {**engine.explain(**request), "position": position, **more}
 
 
-def why(record: dict[str, Any], **around: Any) -> dict[str, Any]:
-    return explain_job(record, Circumstances(**{"now": NOW, "hosts": {"h1": host()}, **around}))
+def why(record: dict[str, Any], **context: Any) -> dict[str, Any]:
+    return explain_job(record, JobContext(**{"now": NOW, "hosts": {"h1": host()}, **context}))
 
 
 # -- a job that does not fit

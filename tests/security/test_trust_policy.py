@@ -69,9 +69,9 @@ class Rig:
             raise outcome.error
         return outcome.result
 
-    def view(self, host: Keeper) -> trust_policy.View:
+    def view(self, host: Keeper) -> trust_policy.TrustView:
         ledger = self.ledger
-        return trust_policy.View(
+        return trust_policy.TrustView(
             host.host_id,
             host.material,
             host.authorities,
@@ -104,7 +104,7 @@ class Rig:
         return done
 
     def _own(self, host: Keeper, step: trust_policy.OwnStep) -> int:
-        if isinstance(step, trust_policy.Complain):
+        if isinstance(step, trust_policy.LogProblem):
             host.complaints.append(f"{step.about}: {step.error}")
             return 0
         if isinstance(step, trust_policy.TakeMaterial):
@@ -124,7 +124,7 @@ class Rig:
         return 1
 
     def _holder(self, host: Keeper, step: trust_policy.HolderStep) -> int:
-        if isinstance(step, trust_policy.Complain):
+        if isinstance(step, trust_policy.LogProblem):
             host.complaints.append(f"{step.about}: {step.error}")
             return 0
         if isinstance(step, trust_policy.Publish):

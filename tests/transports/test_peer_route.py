@@ -63,11 +63,11 @@ def test_a_link_that_is_retired_or_lost_is_not_used() -> None:
 
 
 def test_delays_double_to_a_bound_and_each_is_jittered() -> None:
-    for dice, share in ((0.0, 0.5), (1.0, 1.0)):
+    for jitter, share in ((0.0, 0.5), (1.0, 1.0)):
         here = route()
         delays = []
         for _ in range(8):
-            here.dial_failed("no", 100.0, dice)
+            here.dial_failed("no", 100.0, jitter)
             delay_s = here.dial_in_s(100.0, wanted=True)
             assert delay_s is not None
             delays.append(delay_s)

@@ -62,7 +62,7 @@ class FaultyNetwork:
     ) -> None:
         self.loop = loop
         self.limits = limits or PeerLimits()
-        self.dice = random.Random(seed)  # nosec B311 - faults, not secrets
+        self.rng = random.Random(seed)  # nosec B311 - faults, not secrets
         self.hosts: dict[str, FaultyNet] = {}
         self._faults = faults or Faults()
         self._wires: dict[tuple[str, str], _Wire] = {}
@@ -101,7 +101,7 @@ class FaultyNetwork:
 
     def delay_s(self, source: str, to: str) -> float:
         """The seconds that a frame takes now, drawn anew each time."""
-        return self.dice.uniform(*self._wire(source, to).faults.delay_s)
+        return self.rng.uniform(*self._wire(source, to).faults.delay_s)
 
     def _wire(self, source: str, to: str) -> _Wire:
         wire = self._wires.get((source, to))
@@ -114,19 +114,19 @@ class FaultyNetwork:
     def send(self, source: str, end: FaultyEnd, frame: Frame) -> None:
         """Carry *frame* from *source* to *end*, with what the wire does to it."""
         wire = self._wire(source, end.own_host)
-        if isinstance(frame, _CAN_BE_LOST) and self.dice.random() < wire.faults.loss:
+        if isinstance(frame, _CAN_BE_LOST) and self.rng.random() < wire.faults.loss:
             return
         self._carry(end, frame, wire)
-        if isinstance(frame, _CAN_BE_ODD) and self.dice.random() < wire.faults.duplication:
+        if isinstance(frame, _CAN_BE_ODD) and self.rng.random() < wire.faults.duplication:
             self._carry(end, frame, wire)
 
     def _carry(self, end: FaultyEnd, frame: Frame, wire: _Wire) -> None:
         faults, now_s = wire.faults, self.loop.monotonic()
-        delay_s = self.dice.uniform(*faults.delay_s)
-        if isinstance(frame, _CAN_BE_ODD) and self.dice.random() < faults.reorder:
-            due_s = now_s + delay_s * (1 + self.dice.random() * _LATE_FACTOR)
+        delay_s = self.rng.uniform(*faults.delay_s)
+        if isinstance(frame, _CAN_BE_ODD) and self.rng.random() < faults.reorder:
+            due_s = now_s + delay_s * (1 + self.rng.random() * _LATE_FACTOR)
         else:
-            if not isinstance(frame, _CAN_BE_LOST) and self.dice.random() < faults.loss:
+            if not isinstance(frame, _CAN_BE_LOST) and self.rng.random() < faults.loss:
                 delay_s += RESEND_S
             due_s = wire.last_due_s = max(wire.last_due_s, now_s + delay_s)
         self.loop.after(due_s - now_s, lambda: self._arrive(end, frame, wire))
@@ -234,8 +234,8 @@ class FaultyNet(PeerHosts):
         admit: Admit = lambda _host_id, _fingerprint: None,
         on_peer: OnPeer | None = None,
     ) -> None:
-        dice = random.Random(network.dice.random())  # nosec B311 - as the network's
-        super().__init__(network.loop, host_id, on_call, on_cast, on_stream, on_peer, network.limits, dice)
+        rng = random.Random(network.rng.random())  # nosec B311 - as the network's
+        super().__init__(network.loop, host_id, on_call, on_cast, on_stream, on_peer, network.limits, rng)
         self._network = network
         self._judge = admit
         network.hosts[host_id] = self

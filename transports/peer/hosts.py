@@ -51,7 +51,7 @@ class PeerHosts(ABC):
         on_stream: OnStream,
         on_peer: OnPeer | None,
         limits: PeerLimits | None,
-        dice: random.Random,
+        rng: random.Random,
     ) -> None:
         self.host_id = host_id
         self.refusals: Counter[str] = Counter()
@@ -63,7 +63,7 @@ class PeerHosts(ABC):
         self._handlers = (on_call, on_cast, on_stream)
         self._on_peer = on_peer
         self._told_up: set[str] = set()
-        self._dice = dice
+        self._rng = rng
         self._routes: dict[tuple[str, str], PeerRoute] = {}
         self._timers: dict[tuple[str, str], Cancellable] = {}
         self._kept: dict[str, None] = {}  # in one order: a set's differs between processes
@@ -264,7 +264,7 @@ class PeerHosts(ABC):
         """Make a link: ``_went_up`` or ``_dial_failed`` follows, now or later."""
 
     def _dial_failed(self, route: PeerRoute, lane: str, why: str) -> None:
-        route.dial_failed(why, self._loop.monotonic(), self._dice.random())
+        route.dial_failed(why, self._loop.monotonic(), self._rng.random())
         error = HostUnreachable(
             f"{route.host_id} cannot be reached",
             found=why,
@@ -299,7 +299,7 @@ class PeerHosts(ABC):
         if route is not None:
             route.bytes_in += end.bytes_in
             route.bytes_out += end.bytes_out
-        if route is not None and route.lost(end, str(event.error), self._loop.monotonic(), self._dice.random()):
+        if route is not None and route.lost(end, str(event.error), self._loop.monotonic(), self._rng.random()):
             if key[1] == CONTROL_LANE:
                 self._tell(key[0], False)
             self._plan(route, key[1])

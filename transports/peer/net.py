@@ -60,13 +60,13 @@ class PeerNet(PeerHosts):
         on_peer: OnPeer | None = None,
         software: str = "",
         limits: PeerLimits | None = None,
-        dice: random.Random | None = None,
+        rng: random.Random | None = None,
     ) -> None:
         self._own_id = identity.host_id
         self.renew(identity)
         self._listener = None if listen is None else _listen(listen)
-        dice = dice or random.Random()  # nosec B311 - spreads delays, keeps no secret
-        super().__init__(loop, identity.host_id, on_call, on_cast, on_stream, on_peer, limits, dice)
+        rng = rng or random.Random()  # nosec B311 - spreads delays, keeps no secret
+        super().__init__(loop, identity.host_id, on_call, on_cast, on_stream, on_peer, limits, rng)
         self._resolve, self._admits = resolve, admit
         self._software = software
         self._half_open: dict[PeerSocket, None] = {}  # accepted, oldest first

@@ -1,7 +1,7 @@
 """The way to one host on one lane: the link in use, when to dial, and what waits for a link.
 
-It owns no socket and no clock: links are the net's (``RoutableLink`` says what is asked of them), times and dice arrive
-as arguments, and what to do comes back as values.
+It owns no socket and no clock: links are the net's (``RoutableLink`` says what is asked of them), times and jitter
+arrive as arguments, and what to do comes back as values.
 """
 
 from __future__ import annotations
@@ -112,8 +112,8 @@ class LinkRoute(Generic[L]):
             return None
         return max(0.0, self._retry_at_s - now_s)
 
-    def dial_failed(self, error: str, now_s: float, dice: float) -> None:
-        """Plan the next dial, as no address gave a link. *dice* is in [0, 1).
+    def dial_failed(self, error: str, now_s: float, jitter: float) -> None:
+        """Plan the next dial, as no address gave a link. *jitter* is in [0, 1).
 
         Delays double from ``backoff_first_s`` to ``backoff_max_s``; each is between half of that and all of it, so that
         many hosts do not dial in step.
@@ -123,7 +123,7 @@ class LinkRoute(Generic[L]):
         limits = self._limits
         longest_s = min(limits.backoff_max_s, limits.backoff_first_s * 2 ** min(self.failures, 32))
         self.failures += 1
-        self._retry_at_s = now_s + longest_s * (0.5 + dice / 2)
+        self._retry_at_s = now_s + longest_s * (0.5 + jitter / 2)
 
     def settle(self, link: L, dialled_by_us: bool, now_s: float) -> L | None:
         """Take a link that is up; gives the link to retire, where there are two now.
@@ -140,7 +140,7 @@ class LinkRoute(Generic[L]):
         self._link, self._dialled_by_us, self._up_since_s = link, dialled_by_us, now_s
         return old
 
-    def lost(self, link: L, error: str, now_s: float, dice: float) -> bool:
+    def lost(self, link: L, error: str, now_s: float, jitter: float) -> bool:
         """A link that was up ended: whether it was the one in use. One that did not last counts as a failed dial."""
         if self._link is not link:
             return False
@@ -148,6 +148,6 @@ class LinkRoute(Generic[L]):
         if now_s - self._up_since_s >= self._limits.backoff_max_s:
             self.failures = 0
         dialling = self.dialling
-        self.dial_failed(error, now_s, dice)
+        self.dial_failed(error, now_s, jitter)
         self.dialling = dialling
         return True

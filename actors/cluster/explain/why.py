@@ -44,9 +44,9 @@ _SOON_S = 30.0
 
 
 @dataclass(frozen=True, slots=True)
-class Circumstances:
-    """What is known around a job. *fit* is the engine's ``explain()`` for a queued job (with ``position`` and, where
-    the scheduler keeps one, ``reservation``), or ``None`` when it could not be asked.
+class JobContext:
+    """What is known of the cluster that a job waits or runs in. *fit* is the engine's ``explain()`` for a queued job
+    (with ``position`` and, where the scheduler keeps one, ``reservation``), or ``None`` when it could not be asked.
 
     *dependencies*: the states of the jobs it depends on; *openings*: what could be asked for instead and would fit
     now; *waiting*: how many jobs wait; *root*: for one that failed with a job it depends on, the job it began with;
@@ -81,22 +81,22 @@ class _Story:
     reasons: list[str] = field(default_factory=list)
 
 
-def explain_job(job: JobRecord, around: Circumstances) -> dict[str, Any]:
+def explain_job(job: JobRecord, context: JobContext) -> dict[str, Any]:
     """Explain why *job* is where it is. The keys are stable: see ``WhyAnswer``."""
     state = JobState(job["state"])
     if state is JobState.QUEUED:
-        story = _queued(job, around)
+        story = _queued(job, context)
     elif state is JobState.PLACED:
-        story = _placed(job, around)
+        story = _placed(job, context)
     elif state is JobState.RUNNING:
-        story = _running(job, around)
+        story = _running(job, context)
     elif state is JobState.SUCCEEDED:
-        story = _succeeded(job, around)
+        story = _succeeded(job, context)
     elif state is JobState.CANCELLED:
-        story = _cancelled(job, around)
+        story = _cancelled(job, context)
     else:
-        story = _failed(job, around)
-    fit = around.fit
+        story = _failed(job, context)
+    fit = context.fit
     told = {name: job.get(name) for name in DESCRIPTIVE if job.get(name)}
     story.notes += [f"{name}: {_pairs(value)}" for name, value in told.items() if isinstance(value, dict)]
     return {
@@ -125,7 +125,7 @@ def explain_job(job: JobRecord, around: Circumstances) -> dict[str, Any]:
         "binding": None,
         "held_up_by": list((fit or {}).get("held_up_by") or ()),
         "openings": [],
-        "attempts": [_attempt(one, around) for one in job["attempts"][-ATTEMPTS_SHOWN:]],
+        "attempts": [_attempt(one, context) for one in job["attempts"][-ATTEMPTS_SHOWN:]],
         "stderr_tail": [],
         "explain": dict(fit) if fit else None,
         **story.more,
@@ -139,34 +139,34 @@ def _pairs(texts: Mapping[str, Any]) -> str:
 # -- waiting
 
 
-def _queued(job: JobRecord, around: Circumstances) -> _Story:
-    fit, now = around.fit, around.now
-    story = _why_not_now(job, around)
+def _queued(job: JobRecord, context: JobContext) -> _Story:
+    fit, now = context.fit, context.now
+    story = _why_not_now(job, context)
     position = (fit or {}).get("position")
-    open_ones = _open_dependencies(around)
+    open_ones = _open_dependencies(context)
     story.more |= {
         "waiting_s": max(0.0, now - job["submitted_at"]),
-        "waiting": max(position, around.waiting) if position else None,
+        "waiting": max(position, context.waiting) if position else None,
         "depends_on": [{"job_id": name, "state": state} for name, state in sorted(open_ones.items())],
         "not_before": job["not_before"] if job["not_before"] > now else None,
-        "openings": list(around.openings),
+        "openings": list(context.openings),
     }
     story.reasons.append(f"it has been waiting for {duration(now - job['submitted_at'])}")
     story.notes.extend([*lost_note(job), *waiting_notes(job, now)])
     for unfit in (fit or {}).get("unfit") or ():
-        name = _name(unfit["host"], around)
+        name = _name(unfit["host"], context)
         story.notes.append(f"GPU {unfit['gpu']} of {name} takes nothing new: {unfit['why']}")
-    story.notes.extend(f"host: {problem}" for problem in around.problems)
+    story.notes.extend(f"host: {problem}" for problem in context.problems)
     return story
 
 
-def _open_dependencies(around: Circumstances) -> dict[str, str]:
-    return {name: state for name, state in around.dependencies.items() if state != JobState.SUCCEEDED}
+def _open_dependencies(context: JobContext) -> dict[str, str]:
+    return {name: state for name, state in context.dependencies.items() if state != JobState.SUCCEEDED}
 
 
-def _why_not_now(job: JobRecord, around: Circumstances) -> _Story:
-    fit, now = around.fit, around.now
-    unmet = _open_dependencies(around)
+def _why_not_now(job: JobRecord, context: JobContext) -> _Story:
+    fit, now = context.fit, context.now
+    unmet = _open_dependencies(context)
     if unmet:
         shown = listed([f"{name} ({state})" for name, state in sorted(unmet.items())])
         first = sorted(unmet)[0]
@@ -180,29 +180,29 @@ def _why_not_now(job: JobRecord, around: Circumstances) -> _Story:
         )
     if fit.get("host"):
         return _Story(str(fit["host"]), steps=["wait a moment; actorgrid status and actorgrid doctor tell more"])
-    kept_out = _kept_out_by_quota(job, fit, around)
+    kept_out = _kept_out_by_quota(job, fit, context)
     if kept_out is not None:
         return kept_out
-    story = _about_to_start(fit) if fit.get("fits") else _does_not_fit(job, fit, around)
-    _reserved(story, fit, around)
+    story = _about_to_start(fit) if fit.get("fits") else _does_not_fit(job, fit, context)
+    _reserved(story, fit, context)
     return story
 
 
-def _kept_out_by_quota(job: JobRecord, fit: Record, around: Circumstances) -> _Story | None:
+def _kept_out_by_quota(job: JobRecord, fit: Record, context: JobContext) -> _Story | None:
     """Explain a quota used up by the user's other work, and how to go on; ``None`` when the job waits for no quota."""
     user = job.get("user_id", "")
-    short = shortage(user, around.quotas, job["resources"], around.allocations)
+    short = shortage(user, context.quotas, job["resources"], context.allocations)
     if short is None:
         if not fit.get("stands_aside"):
             return None
         headline = f"what is left of the quota of user {user} is kept for another of one's jobs, which comes first"
         return _Story(headline, steps=["wait for that one to start"])
-    held = holders_of_user(user, around.allocations, around.jobs)
+    held = holders_of_user(user, context.allocations, context.jobs)
     raised = f"actorgrid quota shows all quotas; whoever runs the cluster may raise it for {user}"
     story = _Story(f"the quota of user {user} has no room for it: it needs {short.wanted}, with {short.in_use}")
     story.more = {
         "quota": {"user": user, "limits": short.limits, "used": short.used, "short": list(short.short)},
-        "held_by": [{**one, "host": _name(one["host_id"], around)} for one in held[:HOLDERS_SHOWN]],
+        "held_by": [{**one, "host": _name(one["host_id"], context)} for one in held[:HOLDERS_SHOWN]],
     }
     if short.for_good:
         story.steps = [f"cancel it and ask for less: {user} may not hold as much at once", raised]
@@ -212,7 +212,7 @@ def _kept_out_by_quota(job: JobRecord, fit: Record, around: Circumstances) -> _S
     if all(short.left.values()):
         story.steps.append(f"ask for less: {' and '.join(left)} would be within the quota now")
     if enough is not None:
-        title = _title(around.jobs.get(enough["job_id"], NO_JOB))
+        title = _title(context.jobs.get(enough["job_id"], NO_JOB))
         story.steps.append(f"actorgrid cancel {enough['job_id']} would make room in the quota: {title}")
     story.steps += [f"wait for work of {user} to end; it is tried again then", raised]
     return story
@@ -276,7 +276,7 @@ CONSTRAINTS = {
 """What people call the constraints the engine counts; others go by the engine's own name."""
 
 
-def _does_not_fit(job: JobRecord, fit: Record, around: Circumstances) -> _Story:
+def _does_not_fit(job: JobRecord, fit: Record, context: JobContext) -> _Story:
     resources = job["resources"]
     total = int(fit.get("total_nodes") or 0)
     failed = {name: count for name, count in (fit.get("failed") or {}).items() if count}
@@ -289,14 +289,14 @@ def _does_not_fit(job: JobRecord, fit: Record, around: Circumstances) -> _Story:
         story = _Story(
             f"{gang_lacks(resources, fit)}{_ahead(fit)}",
             more={"constraints": constraints},
-            reasons=gang_hosts(resources, fit, lambda host: _name(host, around)),
+            reasons=gang_hosts(resources, fit, lambda host: _name(host, context)),
         )
-        _how_to_make_room(story, job, fit, around)
+        _how_to_make_room(story, job, fit, context)
         return story
     nearest = fit.get("nearest") or {}
     reasons = [f"{one['text']}: {one['hosts']} of {counted(total, 'host')}" for one in constraints]
     if nearest:
-        name = _name(nearest["node"], around)
+        name = _name(nearest["node"], context)
         has = nearest_has(resources, nearest.get("missing") or {}) or "has no room now"
         headline = f"{wanted}; {name if total == 1 else f'the nearest, {name},'} {has}{_ahead(fit)}"
     elif not total:
@@ -306,47 +306,47 @@ def _does_not_fit(job: JobRecord, fit: Record, around: Circumstances) -> _Story:
         every = "the only host cannot" if total == 1 else f"none of {total} hosts can"
         headline = f"{wanted}; {every} take it as things are ({because})"
     story = _Story(headline, more={"constraints": constraints}, reasons=reasons)
-    _what_binds(story, resources, around)
-    _how_to_make_room(story, job, fit, around)
+    _what_binds(story, resources, context)
+    _how_to_make_room(story, job, fit, context)
     return story
 
 
-def _what_binds(story: _Story, resources: ResourcesRecord, around: Circumstances) -> None:
+def _what_binds(story: _Story, resources: ResourcesRecord, context: JobContext) -> None:
     """Name the resource that is short in all, where one is: the same answer as that of ``status``, for this job."""
-    found = binding(resource_use(around.hosts.values(), around.allocations), [resources])
+    found = binding(resource_use(context.hosts.values(), context.allocations), [resources])
     if found is not None:
         story.more["binding"] = found.to_record()
         what = found.text.rpartition(",")[0]
         story.notes.append(f"short is {what}" + (f"; {found.idle_gpus}" if found.idle_gpus else ""))
 
 
-def _how_to_make_room(story: _Story, job: JobRecord, fit: Record, around: Circumstances) -> None:
+def _how_to_make_room(story: _Story, job: JobRecord, fit: Record, context: JobContext) -> None:
     """Add who holds the room, when it may come free, and the steps that would help, the likeliest first."""
     resources = job["resources"]
     nearest = fit.get("nearest") or {}
     missing = nearest.get("missing") or {}
     # Room for one member is not yet room for a gang.
-    host = None if "gang" in resources else around.hosts.get(nearest.get("node", ""))
+    host = None if "gang" in resources else context.hosts.get(nearest.get("node", ""))
     victims: list[str] = []
     fits_from = None
     if host is not None:
         usable = _without_unfit(host, fit)
-        held = holders(host, around.allocations, around.jobs)
+        held = holders(host, context.allocations, context.jobs)
         victims = freeing(usable, held, resources, int(job.get("priority", 50)))
         fits_from = None if _ahead(fit) else fits_at(usable, held, resources)
         only_gpus = bool(missing) and all(name.startswith("gpu") for name in missing)
         shown = [one for one in held if one["gpu_indexes"] or not only_gpus]
-        story.more["held_by"] = [{**one, "host": _name(host["host_id"], around)} for one in shown[:HOLDERS_SHOWN]]
-    if fits_from is not None and fits_from > around.now:
+        story.more["held_by"] = [{**one, "host": _name(host["host_id"], context)} for one in shown[:HOLDERS_SHOWN]]
+    if fits_from is not None and fits_from > context.now:
         story.more["estimated_start"] = {"at": fits_from, "from": "time_limits"}
-        wait = duration(fits_from - around.now)
+        wait = duration(fits_from - context.now)
         story.steps.append(f"wait about {wait}: by then the time limits of what runs there have made room")
-    for opening in around.openings:
+    for opening in context.openings:
         less = "ask for less" if opening.startswith("--gpus") else "ask again"
         story.steps.append(f"{less}: with {opening} it would fit now")
     if victims:
-        whose = listed([_title(around.jobs.get(one, NO_JOB)) for one in victims])
-        where = _name(nearest["node"], around)
+        whose = listed([_title(context.jobs.get(one, NO_JOB)) for one in victims])
+        where = _name(nearest["node"], context)
         story.steps.append(f"actorgrid cancel {' '.join(victims)} would make room on {where}: {whose}")
     if _ahead(fit) and job.get("priority", 50) < PRIORITY_MAX:
         story.steps.append(f"submit it again with --priority above {job.get('priority', 50)} to go before the others")
@@ -372,14 +372,14 @@ def _title(job: JobRecord) -> str:
     return f"{job.get('name') or job.get('job_id', '?')} (priority {job.get('priority', 50)})"
 
 
-def _reserved(story: _Story, fit: Record, around: Circumstances) -> None:
+def _reserved(story: _Story, fit: Record, context: JobContext) -> None:
     """Explain by the scheduler's reservation, which counts for more than anything guessed."""
     reservation = fit.get("reservation")
     if not reservation:
         return
     starts_at = reservation.get("starts_at", reservation.get("start"))
     nodes, stopping = list(reservation.get("nodes") or ()), [str(one) for one in reservation.get("stopping") or ()]
-    where = listed([_name(node, around) for node in nodes])
+    where = listed([_name(node, context) for node in nodes])
     story.more["reservation"] = {"starts_at": starts_at, "nodes": nodes, "stopping": stopping}
     if stopping:
         story.notes.append(
@@ -391,11 +391,11 @@ def _reserved(story: _Story, fit: Record, around: Circumstances) -> None:
         return
     story.more["estimated_start"] = {"at": starts_at, "from": "reservation"}
     story.steps = [step for step in story.steps if not step.startswith("wait ")]
-    if starts_at <= around.now:
+    if starts_at <= context.now:
         story.reasons.append(f"its room{on} is due")
         story.steps.insert(0, "wait a moment")
         return
-    wait = duration(starts_at - around.now)
+    wait = duration(starts_at - context.now)
     story.reasons.append(f"room is kept for it{on}, in {wait} at the latest")
     story.steps.insert(0, f"wait about {wait}: its room{on} is reserved")
 
@@ -403,36 +403,40 @@ def _reserved(story: _Story, fit: Record, around: Circumstances) -> None:
 # -- placed and running
 
 
-def _name(host_id: str, around: Circumstances) -> str:
+def _name(host_id: str, context: JobContext) -> str:
     """The name of a host for people: its hostname, where no two share it."""
-    name = str(around.hosts.get(host_id, NO_HOST).get("hostname") or host_id)
-    twins = sum(host.get("hostname") == name for host in around.hosts.values())
+    name = str(context.hosts.get(host_id, NO_HOST).get("hostname") or host_id)
+    twins = sum(host.get("hostname") == name for host in context.hosts.values())
     return name if twins <= 1 else f"{name} ({host_id})"
 
 
-def _where(attempt: AttemptRecord, around: Circumstances) -> str:
+def _where(attempt: AttemptRecord, context: JobContext) -> str:
     members = attempt.get("members") or []
     if members:
         hosts = list(dict.fromkeys(member["host"] for member in members))
-        where = listed([_name(host, around) for host in hosts])
+        where = listed([_name(host, context) for host in hosts])
         return f"{len(members)} members on {where}"
     indexes = attempt.get("gpu_indexes") or []
     gpus = f"GPU {', '.join(str(index) for index in indexes)}" if indexes else "no GPU"
     host = attempt.get("host")
     return (
-        f"{gpus} of {_name(host, around)}" if host and indexes else f"{gpus} on {_name(host, around)}" if host else gpus
+        f"{gpus} of {_name(host, context)}"
+        if host and indexes
+        else f"{gpus} on {_name(host, context)}"
+        if host
+        else gpus
     )
 
 
-def _placed(job: JobRecord, around: Circumstances) -> _Story:
+def _placed(job: JobRecord, context: JobContext) -> _Story:
     attempt = job["attempts"][-1]
-    since = around.now - (attempt.get("placed_at") or around.now)
+    since = context.now - (attempt.get("placed_at") or context.now)
     story = _Story(
-        f"its place is committed ({_where(attempt, around)}); its worker is being started",
+        f"its place is committed ({_where(attempt, context)}); its worker is being started",
         [f"placed {duration(since)} ago"],
         [f"actorgrid logs -f {job['job_id']}"],
     )
-    delay = around.start_delay or {}
+    delay = context.start_delay or {}
     if since > _SOON_S or delay.get("waits_for"):
         if delay.get("waits_for"):
             story.notes.append(f"its host waits for {delay['waits_for']}")
@@ -443,30 +447,30 @@ def _placed(job: JobRecord, around: Circumstances) -> _Story:
                 "(work.start_timeout_s), and it is placed again, free of charge"
             )
         story.steps.insert(0, "wait: it starts, or is placed again by itself; actorgrid hosts shows how its host is")
-    story.notes.extend(f"host: {problem}" for problem in around.problems)
-    return _stopping(story, job, around)
+    story.notes.extend(f"host: {problem}" for problem in context.problems)
+    return _stopping(story, job, context)
 
 
-def _running(job: JobRecord, around: Circumstances) -> _Story:
+def _running(job: JobRecord, context: JobContext) -> _Story:
     attempt = job["attempts"][-1]
-    began = attempt.get("started_at") or attempt.get("placed_at") or around.now
+    began = attempt.get("started_at") or attempt.get("placed_at") or context.now
     story = _Story(
-        f"attempt {attempt['number']} has been running for {duration(around.now - began)}"
-        f"{' with' if attempt.get('members') else ' on'} {_where(attempt, around)}",
+        f"attempt {attempt['number']} has been running for {duration(context.now - began)}"
+        f"{' with' if attempt.get('members') else ' on'} {_where(attempt, context)}",
         steps=[f"actorgrid logs -f {job['job_id']}"],
     )
     limit = job.get("max_execution_time_s")
     if limit:
-        story.notes.append(f"it is stopped at its time limit, in {duration(began + limit - around.now)}")
-    return _stopping(story, job, around)
+        story.notes.append(f"it is stopped at its time limit, in {duration(began + limit - context.now)}")
+    return _stopping(story, job, context)
 
 
-def _stopping(story: _Story, job: JobRecord, around: Circumstances) -> _Story:
+def _stopping(story: _Story, job: JobRecord, context: JobContext) -> _Story:
     host = job["attempts"][-1].get("host") or ""
-    story.notes.extend([*lost_note(job), *around.unsure])
-    if not around.unsure:
-        story.notes.extend(away_note(job, _name(host, around), around.away.get(host)))
-    now = around.now
+    story.notes.extend([*lost_note(job), *context.unsure])
+    if not context.unsure:
+        story.notes.extend(away_note(job, _name(host, context), context.away.get(host)))
+    now = context.now
     if job["cancel_requested"]:
         story.notes.append("it was asked to stop; it is killed when its grace is over")
         story.steps = ["wait a moment; it is killed when its grace (work.kill_grace_s) is over"]
@@ -484,14 +488,14 @@ def _stopping(story: _Story, job: JobRecord, around: Circumstances) -> _Story:
 # -- ended
 
 
-def _attempt(attempt: AttemptRecord, around: Circumstances) -> dict[str, Any]:
+def _attempt(attempt: AttemptRecord, context: JobContext) -> dict[str, Any]:
     began, ended = attempt.get("started_at"), attempt.get("ended_at")
     return {
         "number": attempt["number"],
         "state": attempt.get("state"),
-        "host": _name(attempt["host"], around) if attempt.get("host") else None,
+        "host": _name(attempt["host"], context) if attempt.get("host") else None,
         "gpu_indexes": list(attempt.get("gpu_indexes") or ()),
-        "ran_s": max(0.0, (ended or around.now) - began) if began else None,
+        "ran_s": max(0.0, (ended or context.now) - began) if began else None,
         "exit_code": attempt.get("exit_code"),
         "signal": attempt.get("signal"),
         "error": (attempt.get("error") or {}).get("message"),
@@ -504,15 +508,15 @@ def _ran(job: JobRecord) -> float | None:
     return ended - began if began and ended else None
 
 
-def _ago(job: JobRecord, around: Circumstances) -> str:
+def _ago(job: JobRecord, context: JobContext) -> str:
     ended = job.get("ended_at")
-    return f", {duration(around.now - ended)} ago" if ended else ""
+    return f", {duration(context.now - ended)} ago" if ended else ""
 
 
-def _succeeded(job: JobRecord, around: Circumstances) -> _Story:
+def _succeeded(job: JobRecord, context: JobContext) -> _Story:
     ran = _ran(job)
     took = f"it ran for {duration(ran)}" if ran is not None else "it is done"
-    story = _Story(f"{took}{_ago(job, around)}", steps=[f"actorgrid logs {job['job_id']}"])
+    story = _Story(f"{took}{_ago(job, context)}", steps=[f"actorgrid logs {job['job_id']}"])
     made = len(job["attempts"])
     if made > 1:
         story.notes.append(f"{made} attempts were made")
@@ -520,18 +524,18 @@ def _succeeded(job: JobRecord, around: Circumstances) -> _Story:
     return story
 
 
-def _cancelled(job: JobRecord, around: Circumstances) -> _Story:
+def _cancelled(job: JobRecord, context: JobContext) -> _Story:
     said = (job.get("error") or {}).get("message") or "it was cancelled"
-    return _Story(f"{said}{_ago(job, around)}", steps=["submit it again if you still want it"])
+    return _Story(f"{said}{_ago(job, context)}", steps=["submit it again if you still want it"])
 
 
-def _failed(job: JobRecord, around: Circumstances) -> _Story:
+def _failed(job: JobRecord, context: JobContext) -> _Story:
     last = job["attempts"][-1] if job["attempts"] else NO_ATTEMPT
     error = job.get("error") or last.get("error") or {}
     details = error.get("details") or {}
     headline = error.get("message") or f"it ended as {job['state']}"
     steps = []
-    root = around.root
+    root = context.root
     if root is not None:
         cause = (root.get("error") or {}).get("message") or f"it ended as {root['state']}"
         headline = f"job {root['job_id']} ({root.get('name', '')}), which it waited for, {root['state']}: {cause}"
