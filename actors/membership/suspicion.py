@@ -13,10 +13,11 @@ from math import log
 class Suspicion:
     """See the module. *needed* confirmations bring the wait down to *min_s*; with 0 it is that from the start.
 
-    ``witnesses``: who accused, in the order heard, at most *needed* and one.
+    ``witnesses``: who accused, in the order heard, at most *needed* and one. ``asked`` and ``due`` are its keeper's:
+    how often the accused was asked a last time, and when there is something to do.
     """
 
-    __slots__ = ("_began", "_max_s", "_min_s", "_needed", "deadline", "witnesses")
+    __slots__ = ("_began", "_max_s", "_min_s", "_needed", "asked", "deadline", "due", "witnesses")
 
     def __init__(self, by: str, now: float, min_s: float, max_s: float, needed: int) -> None:
         self._began = now
@@ -24,6 +25,8 @@ class Suspicion:
         self._max_s = max_s
         self._needed = needed
         self.witnesses = [by]
+        self.asked = 0
+        self.due = now
         self.deadline = now + self._timeout_s()
 
     def confirm(self, by: str) -> bool:

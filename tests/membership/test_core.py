@@ -182,6 +182,32 @@ def test_a_higher_incarnation_ends_a_suspicion_and_the_same_one_does_not() -> No
     assert not verdicts(host.runs(100, answers=True))
 
 
+def test_before_a_suspect_is_declared_dead_it_is_told_once_more_twice() -> None:
+    host = Alone()
+    for by in "bcd":
+        host.hears(word("f", SUSPECT, by=by), sender=by)
+    host.runs(1.9, answers=True)
+    told = host.runs(1.9, answers=True)
+    last = [
+        each for each in told if isinstance(each, SendPacket) and each.to == "f:7403" and each.packet.kind == GOSSIP
+    ]
+    assert [each.packet.records[0] for each in last] == [word("f", SUSPECT, by="b")] * 2
+    assert not verdicts(told)
+    assert verdicts(host.runs(0.5, answers=True))
+
+
+@pytest.mark.parametrize("kind", [PING, GOSSIP])
+def test_who_accuses_by_what_was_refuted_long_ago_is_told_so(kind: int) -> None:
+    host = Alone()
+    host.hears(word("a", SUSPECT, by="b"))
+    host.runs(10, answers=True)
+    host.core.receive(
+        Packet(kind, "c", 3, "a" if kind == PING else "", (word("a", SUSPECT, by="b"),)), "c:7403", host.now
+    )
+    (answer,) = [each for each in host.told() if isinstance(each, SendPacket)]
+    assert (answer.to, answer.packet.records[0]) == ("c:7403", word("a", refuted=1))
+
+
 def test_the_suspected_hears_of_it_first_in_the_ping() -> None:
     host = Alone()
     host.hears(word("f", SUSPECT, by="b"))
