@@ -45,7 +45,7 @@ COMMANDS: dict[str, dict[str, tuple[str, str]]] = {
         "cancel": ("jobs:cancel", "Cancel jobs, waiting or running."),
         "edit": ("edit:command", "Change a job that waits: priority, time limit."),
         "why": ("why:command", "Why a job waits or failed, and what to do."),
-        "state": ("state:command", "Read and change the shared state."),
+        "state": ("state:command", "Read and change the shared state, which all hosts of a cluster have."),
         "lock": ("lock:command", "Run a command under a lock; see who holds what."),
         "quota": ("quota:command", "Show quotas of users, change them."),
     },

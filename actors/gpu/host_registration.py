@@ -38,6 +38,7 @@ class HostRegistration:
         self._records = records
         self._waiting: list[Waiter] = []
         self._registering = False
+        self._stale = False
         self._tell_at = 0.0
 
     async def start(self) -> None:
@@ -84,22 +85,26 @@ class HostRegistration:
             self._server.spawn(self._register())
 
     def _changed(self) -> None:
-        if self._records.registered:
+        if self._records.registered or self._registering:
             self._server.spawn(self._register())
 
     async def _register(self) -> None:
         """Tell the ledger what this host has now; goes on until it is committed."""
+        self._stale = True
         if self._registering:
             return
         self._registering = True
         try:
-            while True:
+            while self._stale:
+                # Before the facts are read: what changes while they are on their way has them sent once more.
+                self._stale = False
                 try:
                     await self._ledger.propose(RegisterHost(self._facts()))
-                    break
+                    continue
                 except (CallTimeout, StorageError, LedgerRefused, BadRequest) as error:
                     self._server.log.warning("registering this host: %s", error)
                     self.problem = f"this host is not registered yet: {error.message}"
+                    self._stale = True
                 await self._server.sleep(RETRY_S)
         finally:
             self._registering = False

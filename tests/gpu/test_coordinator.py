@@ -20,7 +20,7 @@ from actorgrid.actors.gpu.messages import (
     RecentDecisions,
 )
 from actorgrid.actors.ledger.command import Command
-from actorgrid.actors.ledger.commands import CancelJob, GrantAttempt, ReleaseLease, SubmitJobs
+from actorgrid.actors.ledger.commands import CancelJob, GrantAttempt, RegisterHost, ReleaseLease, SubmitJobs
 from actorgrid.errors import BadRequest, DiskFull, HostError, Overloaded, RequestTooLarge, TooManyGpus, UnknownGpuModel
 from actorgrid.models import GPUDevice
 from actorgrid.supervisors.envelope import CALL, Envelope
@@ -143,6 +143,27 @@ def test_a_device_that_is_held_keeps_its_index_when_the_list_changes(rig: Rig) -
     assert rig.state("third") == "queued"
     rig.end("two")
     rig.wait_placed("third")
+
+
+def test_devices_that_change_while_the_host_is_registered_are_registered_too(
+    rig: Rig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    registration = rig.coordinator._registration
+    propose, sent = registration._ledger.propose, []
+
+    async def propose_slowly(command: RegisterHost, *arguments: Any, **options: Any) -> Any:
+        sent.append(command)
+        if len(sent) == 1:  # what the probe does when it finds other devices
+            registration.inventory.devices = registration.inventory.devices[:3]
+            registration._changed()
+            await rig.coordinator.sleep(0.5)
+        return await propose(command, *arguments, **options)
+
+    monkeypatch.setattr(registration._ledger, "propose", propose_slowly)
+    registration._changed()
+    rig.until(lambda: len(rig.ask(Inventory())) == 3)
+    rig.until(lambda: len(rig.coordinator._ledger.hosts[rig.host.host_id]["devices"]) == 3)
+    assert [len(command.host["devices"]) for command in sent] == [8, 3]
 
 
 # -- jobs

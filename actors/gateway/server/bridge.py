@@ -27,6 +27,9 @@ TURN = 256
 GRACE_S = 2.0
 """Added to a call's time before the loop gives up by itself: normally the server's own clock answers first."""
 
+_GAP = object()
+"""Stands in the queue for the events that were dropped there."""
+
 Work = Callable[[], Coroutine[Any, Any, Any]]
 
 
@@ -37,7 +40,7 @@ class BridgeListener(Protocol):
         """Take one event."""
 
     def events_dropped(self) -> None:
-        """Learn that events were dropped since the last one heard."""
+        """Learn that events were dropped after the last one received, and before the next."""
 
 
 @dataclass(slots=True)
@@ -64,7 +67,7 @@ class Bridge:
         self._outbox: deque[tuple[asyncio.Future[Any] | None, Any, BaseException | None]] = deque()
         self._woken = False
         self._called = False
-        self._lost = False
+        self._in_gap = False
         self._loop: asyncio.AbstractEventLoop | None = None
         self._listener: BridgeListener | None = None
         self._pending: set[asyncio.Future[Any]] = set()
@@ -86,8 +89,12 @@ class Bridge:
         if self._loop is None:
             return
         if len(self._outbox) >= MAX_TOLD:
-            self._lost = True
+            # The gap has its place in the queue: told after later events, it would be looked for behind them.
+            if not self._in_gap:
+                self._in_gap = True
+                self._send_back(None, _GAP, None)
             return
+        self._in_gap = False
         self._send_back(None, event, None)
 
     def _drain(self) -> None:
@@ -214,7 +221,11 @@ class Bridge:
             except IndexError:
                 break
             if future is None:
-                if self._listener is not None:
+                if self._listener is None:
+                    continue
+                if value is _GAP:
+                    self._listener.events_dropped()
+                else:
                     self._listener.receive(value)
                 continue
             # Here, and not where a caller gives up: until its answer is back, the server is at work for it.
@@ -226,9 +237,6 @@ class Bridge:
                 future.set_result(value)
             else:
                 future.set_exception(error)
-        if self._lost and self._listener is not None:
-            self._lost = False
-            self._listener.events_dropped()
 
 
 def _stopping() -> HostUnreachable:
