@@ -6,9 +6,12 @@ import itertools
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from actorgrid.errors import ActorGridError
+
+if TYPE_CHECKING:
+    from actorgrid.actors.ledger.record_types import ResourcesRecord
 
 
 @dataclass(frozen=True)
@@ -91,10 +94,16 @@ def shortage(steps: Sequence[Step], capacity: Mapping[str, int], asked: Mapping[
     return found
 
 
-def _request(amounts: Mapping[str, int]) -> dict[str, int]:
+def _request(amounts: Mapping[str, int]) -> ResourcesRecord:
     """The request of one attempt that takes *amounts*, as the ledger has it."""
     milli = amounts.get("gpu_milli", 0)
-    return {**amounts, "gpu_count": 1 if milli else 0, "gpu_milli": milli}
+    return {
+        "gpu_count": 1 if milli else 0,
+        "gpu_milli": milli,
+        "gpu_memory_mib": amounts.get("gpu_memory_mib", 0),
+        "cpu_milli": amounts.get("cpu_milli", 0),
+        "memory_mib": amounts.get("memory_mib", 0),
+    }
 
 
 def step_of(job: dict[str, Any], ended: dict[str, float], *, kind: str, frame: int, pid: int, device: str) -> Step:

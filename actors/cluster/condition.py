@@ -10,7 +10,7 @@ from actorgrid.amounts import duration
 from actorgrid.models import ClusterHealth, HostPresence, NodeHealth
 
 Plain = dict[str, Any]
-Record = Mapping[str, Any]
+Report = Mapping[str, Any]
 
 
 def unknown_report(why: str) -> Plain:
@@ -45,7 +45,7 @@ def unknown_report(why: str) -> Plain:
     }
 
 
-def summary_of(known: Record) -> Plain:
+def summary_of(known: Report) -> Plain:
     """The fields of ClusterAnswer that come from the verdict, as ``status`` shows them."""
     findings = list(known["problems"])
     return {
@@ -60,13 +60,13 @@ def summary_of(known: Record) -> Plain:
     }
 
 
-def start_blockers(report: Record) -> tuple[str, ...]:
+def start_blockers(report: Report) -> tuple[str, ...]:
     """The problems that keep jobs from starting: those of the host that was asked, or of the cluster as a whole."""
     critical = [each["what"] for each in report["cluster"]["problems"] if each["level"] == "critical"]
     return tuple(dict.fromkeys([*report["problems"], *critical]))
 
 
-def away_s(report: Record, now: float) -> dict[str, float]:
+def away_s(report: Report, now: float) -> dict[str, float]:
     """Seconds for which each absent host has not been heard of, where that is known."""
     views = report["cluster"]["hosts"].items()
     return {
@@ -76,7 +76,7 @@ def away_s(report: Record, now: float) -> dict[str, float]:
     }
 
 
-def unsure_note(report: Record, here: str, job: JobRecord, now: float) -> tuple[str, ...]:
+def unsure_note(report: Report, here: str, job: JobRecord, now: float) -> tuple[str, ...]:
     """The note that news of a job running elsewhere is old: nobody leads, so nobody here can know."""
     known_at = report["cluster"]["known_at"]
     if known_at is None or all(attempt["host"] == here for attempt in job["attempts"][-1:]):
@@ -85,7 +85,7 @@ def unsure_note(report: Record, here: str, job: JobRecord, now: float) -> tuple[
     return (f"last known {duration(now - known_at)} ago, it may have ended or moved: {why[0] if why else ''}",)
 
 
-def condition_of(record: HostRecord, reports: Mapping[str, Record], known: Record, now: float) -> Plain:
+def condition_of(record: HostRecord, reports: Mapping[str, Report], known: Report, now: float) -> Plain:
     """The condition of a host: as it says itself, else as the host that is asked knows it."""
     host_id = str(record["host_id"])
     view = known["hosts"].get(host_id, {"presence": HostPresence.UNKNOWN.value, "heard_at": None})

@@ -170,7 +170,7 @@ class LoadBalancer(LedgerFollower):
         ask = AcquireLease(lease_id, request.session_id, *wanted, session.user_id)
         session.pending.add(lease_id)
         try:
-            host_id = str((await self._place(ask))["host"])
+            host_id = (await self._place(ask))["host"]
             grant = await self._attach(lease_id, host_id)
         except ActorGridError:
             # The grant may be committed though its answer was lost: releasing what is not there is harmless.
@@ -189,11 +189,11 @@ class LoadBalancer(LedgerFollower):
         self._granted_total += 1
         return grant
 
-    async def _place(self, ask: AcquireLease) -> dict[str, Any]:
+    async def _place(self, ask: AcquireLease) -> AllocationRecord:
         """Have whoever leads place the lease; gives its allocation."""
         timeout_s = ask.wait_s + PLACE_MARGIN_S
         if self.host.enrolment is None:
-            placed: dict[str, Any] = await self.call("gpu_coordinator", ask, timeout_s)
+            placed: AllocationRecord = await self.call("gpu_coordinator", ask, timeout_s)
         else:
             placed = await self.call("links", AskLeader("acquire_lease", asdict(ask), timeout_s), timeout_s + 1)
         return placed

@@ -297,7 +297,7 @@ class ClusterManager(LedgerFollower):
         return answer
 
     @handles(RequestCancel)
-    async def _cancel(self, request: RequestCancel) -> dict[str, Any] | JobRecord:
+    async def _cancel(self, request: RequestCancel) -> JobRecord:
         record = await self._record(request.job_id)
         if not JobState(record["state"]).final:
             await self._commit(commands.CancelJob(request.job_id, request.by))

@@ -343,7 +343,7 @@ class GPUCoordinator(Server):
         return report
 
     @handles(AcquireLease)
-    async def _acquire_lease(self, request: AcquireLease) -> dict[str, Any] | AllocationRecord:
+    async def _acquire_lease(self, request: AcquireLease) -> AllocationRecord:
         # Asked for again because its answer was lost, a lease is not granted a second time.
         if request.lease_id in self._ledger.allocations:
             return self._ledger.allocations[request.lease_id]
@@ -358,7 +358,7 @@ class GPUCoordinator(Server):
             waiting = Waiter(), self._expire_lease_in(max(0.0, deadline - self.runtime.monotonic()), request)
             self._lease_waiters[request.lease_id] = waiting
             self._kick()
-        record: dict[str, Any] = await waiting[0]
+        record: AllocationRecord = await waiting[0]
         return record
 
     def _settle_lease(self, lease_id: str) -> None:

@@ -4,11 +4,11 @@ ever."""
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import replace
 from functools import lru_cache
-from typing import Any
 
+from actorgrid.actors.ledger.record_types import DeviceRecord, HeldAmounts, HostRecord
 from actorgrid.demand import KNOWN_MAX, Demand
 from actorgrid.errors import BadRequest, RequestTooLarge, TooManyGpus, UnknownGpuModel
 from actorgrid.hotpath.capacity import GangNeeds, NodeCapacity
@@ -16,16 +16,13 @@ from actorgrid.hotpath.records import WHOLE_GPU_MILLI, GpuView, NodeView
 
 from .device import answers_to, words_of_model
 
-Host = Mapping[str, Any]
-Device = Mapping[str, Any]
 
-
-def model_name(device: Device) -> str:
+def model_name(device: DeviceRecord) -> str:
     """The engine's name of a device's model, with its memory: one model may come with different amounts."""
     return f"{device.get('model', '')} {device['memory_mib']} MiB"
 
 
-def accepted_models(asked: Iterable[str], hosts: Iterable[Host]) -> tuple[str, ...]:
+def accepted_models(asked: Iterable[str], hosts: Iterable[HostRecord]) -> tuple[str, ...]:
     """The engine's names of all models that answer to one of *asked*; nothing asked gives nothing."""
     wanted = tuple(asked)
     if not wanted:
@@ -42,7 +39,7 @@ def accepted_models(asked: Iterable[str], hosts: Iterable[Host]) -> tuple[str, .
     )
 
 
-def check_feasible(demand: Demand, hosts: Iterable[Host]) -> None:
+def check_feasible(demand: Demand, hosts: Iterable[HostRecord]) -> None:
     """Return when some host, with nothing else on it, has room for *demand*; of a gang, when all hosts have for all.
 
     Raises UnknownGpuModel, TooManyGpus (also for device memory), RequestTooLarge, or BadRequest for device
@@ -79,7 +76,7 @@ def check_feasible(demand: Demand, hosts: Iterable[Host]) -> None:
     )
 
 
-def usable_devices(demand: Demand, host: Host) -> list[Device]:
+def usable_devices(demand: Demand, host: HostRecord) -> list[DeviceRecord]:
     """The host's devices of an acceptable model and, where UUIDs are given, among those."""
     return [
         device
@@ -92,10 +89,10 @@ def usable_devices(demand: Demand, host: Host) -> list[Device]:
     ]
 
 
-def members_on(demand: Demand, host: Host, held: Iterable[Mapping[str, Any]] = ()) -> int:
+def members_on(demand: Demand, host: HostRecord, held: Iterable[HeldAmounts] = ()) -> int:
     """How many members of *demand* (1 of what is no gang) *host* has room for when nothing but *held* is there.
 
-    *held*: allocations, or what else says the same of them. What the ledger's guard allows is for the guard to say.
+    What the ledger's guard allows is for the guard to say.
     """
     cpu, memory = host["cpu_milli"], host["memory_mib"]
     free = {device["index"]: [WHOLE_GPU_MILLI, device["memory_mib"]] for device in usable_devices(demand, host)}
@@ -116,7 +113,7 @@ def _ask_of(demand: Demand) -> GangNeeds:
     return GangNeeds(replace(demand, gpu_models=(), affinity_hard=()).arguments(), apart=demand.apart)
 
 
-def describe(hosts: Iterable[Host]) -> str:
+def describe(hosts: Iterable[HostRecord]) -> str:
     """What GPUs there are, for people: ``8 x H100 (80 GiB) on host-a``."""
     parts = []
     for host in hosts:
@@ -129,7 +126,7 @@ def describe(hosts: Iterable[Host]) -> str:
     return "; ".join(parts[:8]) + ("; ..." if len(parts) > 8 else "") if parts else "no GPUs"
 
 
-def _check_gang(demand: Demand, able: list[Host]) -> None:
+def _check_gang(demand: Demand, able: list[HostRecord]) -> None:
     """Raise RequestTooLarge when the hosts that hold members do not hold as many as *demand* has."""
     if demand.gang == 1:
         return
@@ -146,7 +143,7 @@ def _check_gang(demand: Demand, able: list[Host]) -> None:
     )
 
 
-def _blame_gpus(demand: Demand, hosts: list[Host]) -> None:
+def _blame_gpus(demand: Demand, hosts: list[HostRecord]) -> None:
     """Raise for the first thing about GPUs that no host can give; return when GPUs are not what is missing."""
     there = [device for host in hosts for device in host["devices"]]
     if demand.affinity_hard:
@@ -181,7 +178,7 @@ def _blame_gpus(demand: Demand, hosts: list[Host]) -> None:
         )
 
 
-def _unknown_model(asked: tuple[str, ...], there: list[Device]) -> UnknownGpuModel:
+def _unknown_model(asked: tuple[str, ...], there: list[DeviceRecord]) -> UnknownGpuModel:
     models = sorted({str(device.get("model", "")) for device in there})
     words = {word: model for model in models for word in words_of_model(model)} | {
         model.lower(): model for model in models
@@ -204,7 +201,7 @@ def _text(demand: Demand) -> str:
     return ", ".join([*parts, f"{demand.cpu_milli / 1000:g} CPUs", f"{demand.memory_mib} MiB"])
 
 
-def _host_text(host: Host) -> str:
+def _host_text(host: HostRecord) -> str:
     return (
         f"{host.get('hostname') or host['host_id']}: {len(host['devices'])} GPUs, "
         f"{host['cpu_milli'] / 1000:g} CPUs, {host['memory_mib']} MiB"

@@ -6,10 +6,17 @@ A decision is proposed, and stands until the ledger shows it, shows that it is s
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Any
 
 from actorgrid.actors.ledger.commands import FailJob, GrantAttempt, GrantGang, GrantLease, PreemptAttempt
-from actorgrid.actors.ledger.record_types import NO_ATTEMPT, NO_JOB, AllocationRecord, JobRecord, PreemptionRecord
+from actorgrid.actors.ledger.record_types import (
+    NO_ATTEMPT,
+    NO_JOB,
+    AllocationRecord,
+    ErrorRecord,
+    GangPlace,
+    JobRecord,
+    PreemptionRecord,
+)
 from actorgrid.demand import Demand
 from actorgrid.hotpath.records import Shares
 
@@ -49,7 +56,7 @@ class Grant:
 
     def command(self, term: int, ports: tuple[int, int] = PORTS) -> GrantAttempt | GrantGang | GrantLease:
         """The ledger's command for it; *ports* are the first and the last at which the members of a gang may meet."""
-        places: list[dict[str, Any]] = [
+        places: list[GangPlace] = [
             {"host": host, "incarnation": incarnation, "gpu_indexes": list(indexes)}
             for (host, indexes), incarnation in zip(self.shares, self.incarnations, strict=True)
         ]
@@ -92,7 +99,7 @@ class JobFailure:
     """The decision that a waiting job fail with *error*, as its deadline cannot be kept."""
 
     job_id: str
-    error: dict[str, Any]
+    error: ErrorRecord
 
     def command(self, _term: int) -> FailJob:
         """The ledger's command for it."""

@@ -31,6 +31,7 @@ from .field_checks import (
     or_none,
     refused,
 )
+from .record_types import MemberRecord
 
 VERSION = 3
 """What this host knows. A host tells the others (``ledger_version`` of its member record)."""
@@ -165,12 +166,12 @@ def version_of(command: type[Command], names: Iterable[str] = ()) -> int:
     return max([command.since, command.changed, *later])
 
 
-def cluster_version(members: Mapping[str, Any]) -> int:
+def cluster_version(members: Mapping[str, MemberRecord]) -> int:
     """The ledger version that every member knows, by the replicated state; without a cluster, any."""
     return min((int(member.get("ledger_version", 1)) for member in members.values()), default=2**53)
 
 
-def refuse_if_too_new(command: Command, members: Mapping[str, Any], version: int | None = None) -> None:
+def refuse_if_too_new(command: Command, members: Mapping[str, MemberRecord], version: int | None = None) -> None:
     """Raises HostsTooOld while a member does not know *command*: it would refuse what all others carry out, and its
     state would be another from then on. *version*: what it says of itself, where it came from another host.
     """
@@ -190,7 +191,7 @@ def refuse_if_too_new(command: Command, members: Mapping[str, Any], version: int
 # -- from plain values
 
 
-def read_command(plain: object, members: Mapping[str, Any] | None = None) -> Command:
+def read_command(plain: object, members: Mapping[str, MemberRecord] | None = None) -> Command:
     """The command, with the fields that its version has, when it is well formed: before it is proposed, or, with the
     *members* of then, as an entry.
 

@@ -59,6 +59,7 @@ from .record_types import (
     ApiKeyRecord,
     BundleRecord,
     EndFacts,
+    ErrorRecord,
     HostFacts,
     JoinTokenRecord,
     QuotaRecord,
@@ -245,7 +246,7 @@ class FailJob(Command):
     """End a waiting job that can never run."""
 
     job_id: Text
-    error: Table
+    error: Annotated[ErrorRecord, is_table]
 
 
 @verb("grant_attempt", Proposer.LEADER, new_work=True)
@@ -301,7 +302,7 @@ class EndAttempt(Command):
     token: Token
     outcome: Outcome
     charge: Truth = True
-    error: Table | Absent | None = ABSENT
+    error: Annotated[ErrorRecord, is_table] | Absent | None = ABSENT
     retry_at: Number | None = None
     exit_code: Signed | Absent | None = ABSENT
     signal: Signed | Absent | None = ABSENT

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Annotated, Any, Final, Literal
 
-from actorgrid.actors.ledger.record_types import JobRecord
+from actorgrid.actors.ledger.record_types import GangPlace, JobRecord
 from actorgrid.errors import BadRequest
 
 DEPTH_MAX = 16
@@ -232,7 +232,7 @@ Indexes = Annotated[list[int], is_indexes]
 Token = Annotated[list[int], is_token]
 Held = Annotated[list[list[Any]], is_held]
 Ports = Annotated[list[int], is_ports]
-Gang = Annotated[list[Plain], is_gang]
+Gang = Annotated[list[GangPlace], is_gang]
 WaitingBytes = Annotated[dict[str, int], is_waiting_bytes]
 LockRequest = Annotated[list[Any], is_lock_request]
 Outcome = Annotated[str, lambda value: value in OUTCOMES]

@@ -1,9 +1,16 @@
 """What makes a record well formed that comes within a command: a host, a job, what it asks for, a token, a bundle."""
 
-from collections.abc import Mapping
 from typing import Any
 
-from actorgrid.actors.ledger.record_types import HostFacts, ResourcesRecord
+from actorgrid.actors.ledger.record_types import (
+    ApiKeyRecord,
+    GangPlace,
+    HostFacts,
+    JobRecord,
+    JoinTokenRecord,
+    QuotaRecord,
+    ResourcesRecord,
+)
 
 from .field_checks import (
     GANG_MEMBERS_MAX,
@@ -166,7 +173,7 @@ def check_job(job: object, version: int) -> None:
     check_resources(job["resources"])
 
 
-def job_version(job: Mapping[str, Any]) -> int:
+def job_version(job: JobRecord) -> int:
     """The lowest version that knows all fields of *job*."""
     return max((since for name, since in JOB_FIELDS_SINCE.items() if name in job), default=1)
 
@@ -178,17 +185,17 @@ def check_resources(resources: ResourcesRecord) -> None:
         raise refused("resources ask for GPUs but for no share of them", found="gpu_milli is 0")
 
 
-def check_grant_target(place: dict[str, Any]) -> None:
+def check_grant_target(place: GangPlace) -> None:
     """Check the place of a gang's member."""
     check_fields("member", place, _PLACE, {})
 
 
-def check_join_token(token: dict[str, Any]) -> None:
+def check_join_token(token: JoinTokenRecord) -> None:
     """Check a join token's record as the ledger keeps it."""
     check_fields("token", token, _JOIN_TOKEN, {})
 
 
-def check_api_key(key: dict[str, Any]) -> None:
+def check_api_key(key: ApiKeyRecord) -> None:
     """Check an API key's record as the ledger keeps it."""
     check_fields("key", key, _API_KEY, {})
 
@@ -210,7 +217,7 @@ def check_bundle(bundle: dict[str, Any]) -> None:
         raise refused("two authorities of a bundle are of one generation")
 
 
-def check_limits(limits: dict[str, Any]) -> None:
+def check_limits(limits: QuotaRecord) -> None:
     """Check the limits of a quota."""
     check_fields("limits", limits, {}, _LIMITS_MAY)
     for name in limits:

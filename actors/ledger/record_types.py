@@ -236,6 +236,17 @@ class JobRecord(TypedDict):
     """The attempt whose late success is the job's."""
 
 
+class GangPlace(TypedDict):
+    """The place that a grant names for one member of a gang."""
+
+    host: str
+    """The id of the host."""
+    incarnation: int
+    """The incarnation of that host."""
+    gpu_indexes: list[int]
+    """Its devices, by index on that host."""
+
+
 class OwnerRecord(TypedDict):
     """The owner of an allocation."""
 
@@ -253,7 +264,22 @@ class OwnerRecord(TypedDict):
     """The lease's id."""
 
 
-class AllocationRecord(TypedDict):
+class HeldAmounts(TypedDict):
+    """The amounts that are held on a host."""
+
+    gpu_indexes: list[int]
+    """Its devices, by index on that host."""
+    gpu_milli: int
+    """Thousandths of each device."""
+    gpu_memory_mib: int
+    """MiB of each device's memory."""
+    cpu_milli: int
+    """CPU, in thousandths of a core."""
+    memory_mib: int
+    """Memory of the host, in MiB."""
+
+
+class AllocationRecord(HeldAmounts):
     """The resources given out to one attempt, member of a gang, or lease."""
 
     allocation_id: str
@@ -264,18 +290,8 @@ class AllocationRecord(TypedDict):
     """The id of the host whose resources they are."""
     incarnation: int
     """The incarnation of that host."""
-    gpu_indexes: list[int]
-    """Its devices, by index on that host."""
     gpu_uuids: list[str]
-    """The same devices, by UUID."""
-    gpu_milli: int
-    """Thousandths of each device."""
-    gpu_memory_mib: int
-    """MiB of each device's memory."""
-    cpu_milli: int
-    """CPU, in thousandths of a core."""
-    memory_mib: int
-    """Memory of the host, in MiB."""
+    """Its devices, by UUID."""
     token: list[int]
     """The fencing token of its grant."""
     granted_at: float

@@ -9,13 +9,11 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol, cast
+from typing import Any, Protocol
 
-from actorgrid.actors.ledger.record_types import AllocationRecord, HostRecord, ResourcesRecord
+from actorgrid.actors.ledger.record_types import AllocationRecord, HostRecord, JobRecord, ResourcesRecord
 from actorgrid.amounts import counted, mebibytes
 from actorgrid.models import JobState
-
-Record = Mapping[str, Any]
 
 
 class LedgerView(Protocol):
@@ -99,13 +97,13 @@ def resource_use(hosts: Iterable[HostRecord], allocations: Iterable[AllocationRe
     return ResourceUse(dict(capacity), dict(used))
 
 
-def binding(use: ResourceUse, waiting: Iterable[Record], total: int | None = None) -> Binding | None:
+def binding(use: ResourceUse, waiting: Iterable[ResourcesRecord], total: int | None = None) -> Binding | None:
     """What is short for most of the requests that wait; ``None`` when nothing waits, or there would be room for each.
 
     *waiting*: resources of jobs; of *total* when these stand for more. A request that fits in the sum of what is free
     may still wait, for one host that has all of it; that is no shortage of a resource, and is not said here.
     """
-    demands = Counter(tuple(sorted(amounts_of(cast("ResourcesRecord", one)).items())) for one in waiting)
+    demands = Counter(tuple(sorted(amounts_of(one).items())) for one in waiting)
     short: Counter[str] = Counter()
     for demand, count in demands.most_common(DEMANDS_MAX):
         name = _shortest(use, dict(demand))
@@ -125,7 +123,7 @@ def binding(use: ResourceUse, waiting: Iterable[Record], total: int | None = Non
     return Binding(resource, count, f"{NAMES[resource]}: {use.said(resource)}, {who}", idle)
 
 
-def short_for(ledger: LedgerView, queued: Sequence[Record]) -> dict[str, Any] | None:
+def short_for(ledger: LedgerView, queued: Sequence[JobRecord]) -> dict[str, Any] | None:
     """What is short for the jobs that wait, as the answer of ``status`` has it. *queued*: the newest of them."""
     use = resource_use(ledger.hosts.values(), ledger.allocations.values())
     found = binding(use, [job["resources"] for job in queued], ledger.job_counts.get(JobState.QUEUED, 0))

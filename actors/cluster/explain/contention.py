@@ -5,7 +5,7 @@ from __future__ import annotations
 import shlex
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
-from typing import Any, cast
+from typing import Any
 
 from actorgrid.actors.gpu.device import answers_to
 from actorgrid.actors.gpu.feasibility import members_on
@@ -13,13 +13,15 @@ from actorgrid.actors.ledger.record_types import (
     NO_ATTEMPT,
     NO_JOB,
     AllocationRecord,
+    HeldAmounts,
     HostRecord,
     JobRecord,
     ResourcesRecord,
 )
 from actorgrid.demand import Demand
 
-Record = Mapping[str, Any]
+FitReport = Mapping[str, Any]
+"""What the engine's ``explain()`` gives."""
 
 CANCELLED_MAX = 3
 """Nobody is told to cancel more jobs than this to let one start."""
@@ -27,27 +29,44 @@ OTHER_MODELS_MAX = 2
 LOOKED_AT_MAX = 256
 
 
-def holders(
-    host: HostRecord, allocations: Iterable[AllocationRecord], jobs: Mapping[str, JobRecord]
-) -> list[dict[str, Any]]:
+class Holder(HeldAmounts):
+    """A job, or a client's lease, that holds room on a host; times are seconds since the epoch."""
+
+    job_id: str | None
+    """``None`` of a lease."""
+    session_id: str | None
+    """Of a lease."""
+    lease_id: str | None
+    """Of a lease."""
+    name: str
+    """For people."""
+    priority: int | None
+    """Of a job."""
+    gpus: float
+    """Whole devices, or a share of one."""
+    since: float
+    """When it was granted."""
+    ends_by: float | None
+    """When its time limit ends it, where it has one."""
+    host_id: str
+    """Where it is."""
+
+
+def holders(host: HostRecord, allocations: Iterable[AllocationRecord], jobs: Mapping[str, JobRecord]) -> list[Holder]:
     """The holders of room on *host*, lowest priority first.
 
-    Each: ``job_id`` (or ``session_id`` and ``lease_id`` of a client's lease), ``name``, ``priority``, what it holds,
-    ``since`` and, where a time limit says so, ``ends_by``; times are seconds since the epoch. Of equal priority, the
-    one that began last comes first: ending it wastes least.
+    Of equal priority, the one that began last comes first: ending it wastes least.
     """
     return _holders((held for held in allocations if held["host"] == host["host_id"]), jobs)
 
 
-def holders_of_user(
-    user: str, allocations: Iterable[AllocationRecord], jobs: Mapping[str, JobRecord]
-) -> list[dict[str, Any]]:
+def holders_of_user(user: str, allocations: Iterable[AllocationRecord], jobs: Mapping[str, JobRecord]) -> list[Holder]:
     """The holders of room on behalf of *user*, as ``holders`` gives them, with ``host_id``."""
     return _holders((held for held in allocations if held["user_id"] == user), jobs)
 
 
-def _holders(allocations: Iterable[AllocationRecord], jobs: Mapping[str, JobRecord]) -> list[dict[str, Any]]:
-    found = []
+def _holders(allocations: Iterable[AllocationRecord], jobs: Mapping[str, JobRecord]) -> list[Holder]:
+    found: list[Holder] = []
     for held in allocations:
         owner = held["owner"]
         job = jobs.get(owner.get("job_id") or "", NO_JOB)
@@ -71,21 +90,21 @@ def _holders(allocations: Iterable[AllocationRecord], jobs: Mapping[str, JobReco
                 "host_id": held["host"],
             }
         )
-    found.sort(key=lambda one: (one["priority"] is None, one["priority"] or 0, -float(cast("float", one["since"]))))
+    found.sort(key=lambda one: (one["priority"] is None, one["priority"] or 0, -one["since"]))
     return found
 
 
-def fits(host: HostRecord, held: Iterable[Record], resources: ResourcesRecord) -> bool:
+def fits(host: HostRecord, held: Iterable[HeldAmounts], resources: ResourcesRecord) -> bool:
     """Whether *host* could serve *resources* if nothing but *held* were on it."""
     return members_on(Demand.of(resources), host, held) > 0
 
 
-def may_go(one: Record, priority: int) -> bool:
+def may_go(one: Holder, priority: int) -> bool:
     """Whether *one*, as :func:`holders` gives it, is a job of at most *priority*: others may be told to cancel it."""
     return bool(one["job_id"]) and one["priority"] is not None and one["priority"] <= priority
 
 
-def freeing(host: HostRecord, held: list[dict[str, Any]], resources: ResourcesRecord, priority: int) -> list[str]:
+def freeing(host: HostRecord, held: list[Holder], resources: ResourcesRecord, priority: int) -> list[str]:
     """The jobs of at most *priority* to cancel so that *host* has room for *resources*: none could be left out.
 
     Lowest priorities first; sessions are never named. Empty when it takes more than 3 jobs, or cannot be done.
@@ -104,7 +123,7 @@ def freeing(host: HostRecord, held: list[dict[str, Any]], resources: ResourcesRe
     return [str(one["job_id"]) for one in needed] if len(needed) <= CANCELLED_MAX else []
 
 
-def fits_at(host: HostRecord, held: list[dict[str, Any]], resources: ResourcesRecord) -> float | None:
+def fits_at(host: HostRecord, held: list[Holder], resources: ResourcesRecord) -> float | None:
     """The time by which *host* has room for *resources*, by its jobs' time limits; ``None`` without such a time."""
     ends = sorted({one["ends_by"] for one in held if one["ends_by"] is not None})
     for end in ends[:LOOKED_AT_MAX]:
@@ -114,7 +133,7 @@ def fits_at(host: HostRecord, held: list[dict[str, Any]], resources: ResourcesRe
     return None
 
 
-def reduced(demand: Demand, report: Record) -> Demand | None:
+def reduced(demand: Demand, report: FitReport) -> Demand | None:
     """*demand* cut down to what the nearest host of *report* (the engine's ``explain``) has, as far as that tells.
 
     ``None`` when it tells nothing, or when nothing of what is short would be left.

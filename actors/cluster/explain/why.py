@@ -27,11 +27,9 @@ from actorgrid.amounts import counted, duration, mebibytes
 from actorgrid.models import DESCRIPTIVE, JobState
 
 from .binding import binding, resource_use
-from .contention import fits_at, freeing, holders, holders_of_user, may_go
+from .contention import FitReport, Holder, fits_at, freeing, holders, holders_of_user, may_go
 from .interruptions import away_note, deadline_note, late_notes, lost_note, stopped_for_another, waiting_notes
 from .phrases import gang_ending, gang_hosts, gang_lacks, listed, nearest_has, needs
-
-Record = Mapping[str, Any]
 
 STDERR_LINES = 5
 PRIORITY_MAX = 100
@@ -56,7 +54,7 @@ class JobContext:
 
     now: float
     dependencies: Mapping[str, str] = field(default_factory=dict)
-    fit: Record | None = None
+    fit: FitReport | None = None
     problems: tuple[str, ...] = ()
     hosts: Mapping[str, HostRecord] = field(default_factory=dict)
     allocations: tuple[AllocationRecord, ...] = ()
@@ -67,7 +65,7 @@ class JobContext:
     quotas: Mapping[str, QuotaRecord] = field(default_factory=dict)
     away: Mapping[str, float] = field(default_factory=dict)
     unsure: tuple[str, ...] = ()
-    start_delay: Record | None = None
+    start_delay: Mapping[str, Any] | None = None
 
 
 @dataclass(slots=True)
@@ -188,7 +186,7 @@ def _why_not_now(job: JobRecord, context: JobContext) -> _Story:
     return story
 
 
-def _kept_out_by_quota(job: JobRecord, fit: Record, context: JobContext) -> _Story | None:
+def _kept_out_by_quota(job: JobRecord, fit: FitReport, context: JobContext) -> _Story | None:
     """Explain a quota used up by the user's other work, and how to go on; ``None`` when the job waits for no quota."""
     user = job.get("user_id", "")
     short = shortage(user, context.quotas, job["resources"], context.allocations)
@@ -212,15 +210,15 @@ def _kept_out_by_quota(job: JobRecord, fit: Record, context: JobContext) -> _Sto
     if all(short.left.values()):
         story.steps.append(f"ask for less: {' and '.join(left)} would be within the quota now")
     if enough is not None:
-        title = _title(context.jobs.get(enough["job_id"], NO_JOB))
+        title = _title(context.jobs.get(enough["job_id"] or "", NO_JOB))
         story.steps.append(f"actorgrid cancel {enough['job_id']} would make room in the quota: {title}")
     story.steps += [f"wait for work of {user} to end; it is tried again then", raised]
     return story
 
 
-def _gives_enough(one: Record, short: Shortage) -> bool:
+def _gives_enough(one: Holder, short: Shortage) -> bool:
     """Whether the end of *one* would leave nothing short."""
-    given = amounts_held(cast("AllocationRecord", one))
+    given = amounts_held(one)
     return all(
         short.used[name] - given[name] + short.asked[name] <= cast("dict[str, int]", short.limits)[name]
         for name in short.short
@@ -243,12 +241,12 @@ def _between_attempts(job: JobRecord, now: float) -> _Story:
     )
 
 
-def _ahead(fit: Record) -> str:
+def _ahead(fit: FitReport) -> str:
     ahead = int(fit.get("position") or 1) - 1
     return f"; {counted(ahead, 'job')} {'is' if ahead == 1 else 'are'} ahead" if ahead else ""
 
 
-def _about_to_start(fit: Record) -> _Story:
+def _about_to_start(fit: FitReport) -> _Story:
     ahead = _ahead(fit)
     kept_for = [str(one) for one in fit.get("held_up_by") or ()]
     if kept_for:
@@ -276,7 +274,7 @@ CONSTRAINTS = {
 """What people call the constraints the engine counts; others go by the engine's own name."""
 
 
-def _does_not_fit(job: JobRecord, fit: Record, context: JobContext) -> _Story:
+def _does_not_fit(job: JobRecord, fit: FitReport, context: JobContext) -> _Story:
     resources = job["resources"]
     total = int(fit.get("total_nodes") or 0)
     failed = {name: count for name, count in (fit.get("failed") or {}).items() if count}
@@ -320,7 +318,7 @@ def _what_binds(story: _Story, resources: ResourcesRecord, context: JobContext) 
         story.notes.append(f"short is {what}" + (f"; {found.idle_gpus}" if found.idle_gpus else ""))
 
 
-def _how_to_make_room(story: _Story, job: JobRecord, fit: Record, context: JobContext) -> None:
+def _how_to_make_room(story: _Story, job: JobRecord, fit: FitReport, context: JobContext) -> None:
     """Add who holds the room, when it may come free, and the steps that would help, the likeliest first."""
     resources = job["resources"]
     nearest = fit.get("nearest") or {}
@@ -362,7 +360,7 @@ def _how_to_make_room(story: _Story, job: JobRecord, fit: Record, context: JobCo
         story.steps.append("wait for running work to end; actorgrid ps shows what runs")
 
 
-def _without_unfit(host: HostRecord, fit: Record) -> HostRecord:
+def _without_unfit(host: HostRecord, fit: FitReport) -> HostRecord:
     """The record of *host* without the devices that take nothing new."""
     unfit = {one["gpu"] for one in fit.get("unfit") or () if one["host"] == host["host_id"]}
     return {**host, "devices": [device for device in host["devices"] if device["index"] not in unfit]}
@@ -372,7 +370,7 @@ def _title(job: JobRecord) -> str:
     return f"{job.get('name') or job.get('job_id', '?')} (priority {job.get('priority', 50)})"
 
 
-def _reserved(story: _Story, fit: Record, context: JobContext) -> None:
+def _reserved(story: _Story, fit: FitReport, context: JobContext) -> None:
     """Explain by the scheduler's reservation, which counts for more than anything guessed."""
     reservation = fit.get("reservation")
     if not reservation:
@@ -560,7 +558,7 @@ def _failed(job: JobRecord, context: JobContext) -> _Story:
     return _Story(headline, reasons, steps, {"stderr_tail": tail})
 
 
-def _after_failure(job: JobRecord, error: Record, last: Record) -> list[str]:
+def _after_failure(job: JobRecord, error: FitReport, last: FitReport) -> list[str]:
     """The steps that help against this kind of failure, beside the error's own hint."""
     steps = []
     code = error.get("code")

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from actorgrid.actors.ledger.messages import Applied
+from actorgrid.actors.ledger.record_types import JobRecord, LockRecord
 from actorgrid.actors.replication.messages import StateChanged
 from actorgrid.errors import Overloaded
 
@@ -133,9 +134,9 @@ class Watch:
     """A watch on one record. ``record`` is the newest one told; None when it is gone or must be asked for."""
 
     changed: asyncio.Event = field(default_factory=asyncio.Event)
-    record: dict[str, Any] | None = None
+    record: JobRecord | LockRecord | None = None
 
-    def tell(self, record: dict[str, Any] | None) -> None:
+    def tell(self, record: JobRecord | LockRecord | None) -> None:
         """Tell that the record changed."""
         self.record = record
         self.changed.set()

@@ -10,7 +10,7 @@ from time import time
 from typing import Any
 
 from actorgrid.actors.cluster.messages import ClusterHealthReport, HealthReport
-from actorgrid.actors.ledger.record_types import JobRecord
+from actorgrid.actors.ledger.record_types import NO_HOST, HostRecord, JobRecord
 from actorgrid.amounts import duration
 from actorgrid.errors import ActorGridError
 from actorgrid.models import HostPresence, JobState
@@ -62,7 +62,7 @@ def presence(known: Plain | None, host_id: str) -> str:
     return str(known["hosts"][host_id]["presence"])
 
 
-def marked(jobs: Iterable[JobRecord], known: Plain | None, names: Mapping[str, Any]) -> list[Plain]:
+def marked(jobs: Iterable[JobRecord], known: Plain | None, names: Mapping[str, HostRecord]) -> list[Plain]:
     """*jobs*, with why they are ``unconfirmed`` where they are placed or run on a host that is not there.
 
     *names*: records of hosts.
@@ -70,7 +70,7 @@ def marked(jobs: Iterable[JobRecord], known: Plain | None, names: Mapping[str, A
     return [{**job, "unconfirmed": _unconfirmed(job, known, names)} for job in jobs]
 
 
-def _unconfirmed(job: JobRecord, known: Plain | None, names: Mapping[str, Any]) -> str | None:
+def _unconfirmed(job: JobRecord, known: Plain | None, names: Mapping[str, HostRecord]) -> str | None:
     if known is None or job["state"] not in ON_A_HOST or not job["attempts"]:
         return None
     attempt = job["attempts"][-1]
@@ -79,7 +79,7 @@ def _unconfirmed(job: JobRecord, known: Plain | None, names: Mapping[str, Any]) 
         view = known["hosts"].get(host_id)
         if view is None or view["presence"] == HostPresence.PRESENT:
             continue
-        name = names.get(host_id, {}).get("hostname", host_id)
+        name = names.get(host_id, NO_HOST).get("hostname", host_id)
         heard = ""
         if view["heard_at"] is not None and view["presence"] != HostPresence.UNKNOWN:
             heard = f" for {duration(time() - view['heard_at'])}"

@@ -17,7 +17,7 @@ from actorgrid.actors.ledger.answers import QuotaAnswer, QuotaUseRecord
 from actorgrid.actors.ledger.commands import SetQuota
 from actorgrid.actors.ledger.entry import EntryContext, applies
 from actorgrid.actors.ledger.record_checks import HELD_LIMITS, LIMITS, WAITING_LIMIT
-from actorgrid.actors.ledger.record_types import AllocationRecord, JobRecord, QuotaRecord, ResourcesRecord
+from actorgrid.actors.ledger.record_types import AllocationRecord, HeldAmounts, JobRecord, QuotaRecord, ResourcesRecord
 from actorgrid.amounts import counted, mebibytes
 from actorgrid.errors import NotFound, QueueFull, QuotaExceeded, WrongState
 
@@ -39,9 +39,15 @@ def amounts_of(resources: ResourcesRecord) -> dict[str, int]:
     }
 
 
-def amounts_held(allocation: AllocationRecord) -> dict[str, int]:
-    """What *allocation* holds of its user's quota."""
-    return amounts_of(cast("ResourcesRecord", {**allocation, "gpu_count": len(allocation["gpu_indexes"])}))
+def amounts_held(held: HeldAmounts) -> dict[str, int]:
+    """The part of its user's quota that an allocation takes."""
+    count = len(held["gpu_indexes"])
+    return {
+        "gpu_milli": count * held["gpu_milli"],
+        "gpu_memory_mib": count * held["gpu_memory_mib"],
+        "cpu_milli": held["cpu_milli"],
+        "memory_mib": held["memory_mib"],
+    }
 
 
 def quota_of(user: str, quotas: Mapping[str, QuotaRecord]) -> QuotaRecord | None:
