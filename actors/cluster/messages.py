@@ -15,7 +15,7 @@ from actorgrid.actors.ledger.record_types import JobRecord, QuotaRecord, Resourc
 
 @dataclass(frozen=True, slots=True)
 class AcceptJobs:
-    """Accept jobs, all or none. Each is a job record without state (see ledger/commands.py).
+    """Accept jobs, all or none. Each is a job record without state (see ledger/commands).
 
     Answer: list of {"job_id", "duplicate"}; given only after the ledger committed them.
     Raises UnknownGpuModel, TooManyGpus, RequestTooLarge, QuotaExceeded (more than the user may ever hold), QueueFull,

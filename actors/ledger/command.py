@@ -1,6 +1,6 @@
 """What every command of the ledger has: a verb, a version, the proposer's clock, and fields that are checked.
 
-A command is an instance of one class of ``commands.py``; in the log and on links it is a plain map of JSON values:
+A command is an instance of one class of ``commands``; in the log and on links it is a plain map of JSON values:
 ``type`` (the verb), ``v`` (the version), ``at`` and its fields. Nothing of the state is looked at here; whether that
 allows a command is for ``state.py``.
 

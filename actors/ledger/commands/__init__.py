@@ -1,0 +1,113 @@
+"""The ledger's commands: one class for each verb, with its fields, their checks and who may propose it.
+
+A new verb is a class in the module of its subject, named here, and the method of a table that carries it out
+(``entry.py``: ``applies``).
+"""
+
+from .cluster import (
+    CompareDigest,
+    NewTerm,
+    SetQuota,
+    SetSetting,
+)
+from .hosts import (
+    AllowAbsence,
+    ConfirmHost,
+    DrainHost,
+    LoseHost,
+    MeasureHost,
+    RegisterHost,
+)
+from .jobs import (
+    LIMITS_SINCE,
+    CancelJob,
+    EditJob,
+    EndAttempt,
+    FailJob,
+    GrantAttempt,
+    GrantGang,
+    PreemptAttempt,
+    StartAttempt,
+    SubmitJobs,
+    TakeSuccess,
+    end_facts,
+    value_or_none,
+)
+from .leases import (
+    GrantLease,
+    ReleaseLease,
+)
+from .locks import (
+    AcquireLock,
+    BreakLock,
+    ExpireLock,
+    ReleaseLock,
+    RenewLock,
+)
+from .members import (
+    AddMember,
+    ChangeMember,
+    FoundCluster,
+    RemoveMember,
+)
+from .tokens import (
+    CreateApiKey,
+    CreateJoinToken,
+    RedeemJoinToken,
+    RevokeApiKey,
+    RevokeJoinToken,
+)
+from .trust import (
+    IssueCertificate,
+    PublishBundle,
+    ReportTrust,
+    RequestCertificate,
+    SealAuthority,
+)
+
+__all__ = [
+    "LIMITS_SINCE",
+    "AcquireLock",
+    "AddMember",
+    "AllowAbsence",
+    "BreakLock",
+    "CancelJob",
+    "ChangeMember",
+    "CompareDigest",
+    "ConfirmHost",
+    "CreateApiKey",
+    "CreateJoinToken",
+    "DrainHost",
+    "EditJob",
+    "EndAttempt",
+    "ExpireLock",
+    "FailJob",
+    "FoundCluster",
+    "GrantAttempt",
+    "GrantGang",
+    "GrantLease",
+    "IssueCertificate",
+    "LoseHost",
+    "MeasureHost",
+    "NewTerm",
+    "PreemptAttempt",
+    "PublishBundle",
+    "RedeemJoinToken",
+    "RegisterHost",
+    "ReleaseLease",
+    "ReleaseLock",
+    "RemoveMember",
+    "RenewLock",
+    "ReportTrust",
+    "RequestCertificate",
+    "RevokeApiKey",
+    "RevokeJoinToken",
+    "SealAuthority",
+    "SetQuota",
+    "SetSetting",
+    "StartAttempt",
+    "SubmitJobs",
+    "TakeSuccess",
+    "end_facts",
+    "value_or_none",
+]

@@ -1,0 +1,175 @@
+"""Commands of the ledger about jobs and their attempts."""
+
+from typing import Annotated, TypeVar, cast
+
+from ..command import Command, Proposer, verb, version_of
+from ..field_checks import (
+    ABSENT,
+    Absent,
+    Gang,
+    Grace,
+    Indexes,
+    Jobs,
+    Number,
+    Outcome,
+    Plain,
+    Ports,
+    Priority,
+    Signed,
+    Since,
+    Text,
+    Token,
+    Truth,
+    WaitingBytes,
+    Whole,
+    is_table,
+)
+from ..record_checks import check_grant_target, check_job, job_version
+from ..record_types import EndFacts, ErrorRecord
+from ..records import END_FACTS
+
+LIMITS_SINCE = 2
+"""The version from which a host that submits says how many bytes may wait."""
+_T = TypeVar("_T")
+
+
+def value_or_none(value: _T | Absent) -> _T | None:
+    """*value*, or ``None`` where the command does not have it."""
+    return None if value is ABSENT else value
+
+
+@verb("submit_jobs", Proposer.DOOR, new_work=True)
+class SubmitJobs(Command):
+    """Accept jobs, all or none; a job_id already known is a duplicate and changes nothing."""
+
+    jobs: Jobs
+    waiting_bytes: Annotated[WaitingBytes, Since(LIMITS_SINCE)] | Absent = ABSENT
+
+    @property
+    def format_version(self) -> int:
+        """The lowest ledger version that knows this command with these fields, those of its jobs included."""
+        names = () if self.waiting_bytes is ABSENT else ("waiting_bytes",)
+        return max([version_of(SubmitJobs, names), *map(job_version, self.jobs)])
+
+    @classmethod
+    def check(cls, plain: Plain) -> None:
+        """Check each job."""
+        for job in plain["jobs"]:
+            check_job(job, plain["v"])
+
+
+@verb("cancel_job", Proposer.DOOR)
+class CancelJob(Command):
+    """Cancel a waiting job at once; ask for the end of a placed one."""
+
+    job_id: Text
+    by: Text = ""
+
+
+@verb("edit_job", Proposer.DOOR, since=3)
+class EditJob(Command):
+    """Change what a waiting job was submitted with: its priority, and how long each attempt may take."""
+
+    job_id: Text
+    priority: Priority | Absent = ABSENT
+    max_execution_time_s: Number | Absent | None = ABSENT
+    by: Text = ""
+
+
+@verb("fail_job", Proposer.LEADER)
+class FailJob(Command):
+    """End a waiting job that can never run."""
+
+    job_id: Text
+    error: Annotated[ErrorRecord, is_table]
+
+
+@verb("grant_attempt", Proposer.LEADER, new_work=True)
+class GrantAttempt(Command):
+    """Give a queued job what it asks for; the amounts are those of the job record."""
+
+    job_id: Text
+    number: Whole
+    host: Text
+    incarnation: Whole
+    gpu_indexes: Indexes
+    term: Whole
+    placement_latency_us: Number | None = None
+
+
+@verb("grant_gang", Proposer.LEADER, new_work=True)
+class GrantGang(Command):
+    """Give all *members* of a queued gang what they ask for, or none; each is {host, incarnation, gpu_indexes}.
+
+    *ports* are the first and the last at which rank 0 may listen for the others.
+    """
+
+    job_id: Text
+    number: Whole
+    members: Gang
+    ports: Ports
+    term: Whole
+    placement_latency_us: Number | None = None
+
+    @classmethod
+    def check(cls, plain: Plain) -> None:
+        """Check each member's place."""
+        for place in plain["members"]:
+            check_grant_target(place)
+
+
+@verb("start_attempt", Proposer.ITS_WORK)
+class StartAttempt(Command):
+    """Record that an attempt's process runs.
+
+    *attempt_id* is a member's where the job is a gang; so in ``EndAttempt``.
+    """
+
+    attempt_id: Text
+    token: Token
+
+
+@verb("end_attempt", Proposer.ITS_WORK)
+class EndAttempt(Command):
+    """End an attempt whose processes are gone. *charge*: whether it counts against the job's retries."""
+
+    attempt_id: Text
+    token: Token
+    outcome: Outcome
+    charge: Truth = True
+    error: Annotated[ErrorRecord, is_table] | Absent | None = ABSENT
+    retry_at: Number | None = None
+    exit_code: Signed | Absent | None = ABSENT
+    signal: Signed | Absent | None = ABSENT
+    max_rss_bytes: Whole | Absent | None = ABSENT
+    cpu_s: Number | Absent | None = ABSENT
+    result_bytes: Whole | Absent | None = ABSENT
+
+
+@verb("take_success", Proposer.ITS_WORK, since=2)
+class TakeSuccess(Command):
+    """Take a late success: an attempt that the leader ended as lost had succeeded on its host before that."""
+
+    attempt_id: Text
+    token: Token
+    exit_code: Signed | Absent | None = ABSENT
+    signal: Signed | Absent | None = ABSENT
+    max_rss_bytes: Whole | Absent | None = ABSENT
+    cpu_s: Number | Absent | None = ABSENT
+    result_bytes: Whole | Absent | None = ABSENT
+
+
+def end_facts(command: EndAttempt | TakeSuccess) -> EndFacts:
+    """What is known of how the processes ended, under the field names of a record."""
+    return cast("EndFacts", {name: value_or_none(getattr(command, name)) for name in END_FACTS})
+
+
+@verb("preempt_attempt", Proposer.LEADER)
+class PreemptAttempt(Command):
+    """Ask for the end of an attempt, within *grace_s*, so that *for_job* (a job, or a session's lease) can start."""
+
+    attempt_id: Text
+    token: Token
+    grace_s: Grace
+    for_job: Text
+    term: Whole
