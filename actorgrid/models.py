@@ -25,7 +25,15 @@ from pydantic import (
 )
 
 from actorgrid.amounts import unclear_memory
-from actorgrid.sizes import ARGUMENT_BYTES_MAX, NAME_MAX, PATH_BYTES_MAX, STATE_KEY_MAX, WHOLE_MAX
+from actorgrid.sizes import (
+    ANNOTATION_BYTES_MAX,
+    ANNOTATIONS_MAX,
+    ARGUMENT_BYTES_MAX,
+    NAME_MAX,
+    PATH_BYTES_MAX,
+    STATE_KEY_MAX,
+    WHOLE_MAX,
+)
 
 _SIZE = re.compile(r"^\s*(\d+(?:\.\d+)?)\s*([kmgtp]?)(i?)b?\s*$", re.IGNORECASE)
 _POWERS = {"": 0, "k": 1, "m": 2, "g": 3, "t": 4, "p": 5}
@@ -57,7 +65,6 @@ def parse_memory(value: object) -> object:
     return parse_bytes(value)
 
 
-ANNOTATIONS_MAX, ANNOTATION_BYTES_MAX = 64, 4096
 """Of one job: how many, and how long names and values are together. The ledger takes no more."""
 
 

@@ -26,5 +26,8 @@ NAME_MAX = 256
 """Characters of a GPU model's name and of a device's id."""
 WHOLE_MAX = 2**53 - 1
 """Whole numbers that every reader of JSON takes."""
+ANNOTATIONS_MAX = 64
+ANNOTATION_BYTES_MAX = 4096
+"""Of all annotations of a job together: they are on every host for as long as the job is."""
 ENTRY_BYTES_MAX = 16 * 2**20
 RAFT_MESSAGE_BYTES_MAX = ENTRY_BYTES_MAX + 64 * 1024

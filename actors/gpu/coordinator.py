@@ -26,9 +26,9 @@ from actorgrid.hotpath import COMPILED, LatencyWindow
 from actorgrid.models import JobState
 from actorgrid.supervisors.gc_pause import collection_paused
 from actorgrid.supervisors.runtime import Timer, Waiter
-from actorgrid.supervisors.server import Server, handles
+from actorgrid.supervisors.server import handles
 
-from ..ledger.client import LedgerClient
+from ..ledger.client import LedgerClient, LedgerFollower
 from ..ledger.exec_limits import check_exec
 from ..ledger.messages import Applied, LedgerSnapshot
 from .core import CoordinatorCore
@@ -58,7 +58,7 @@ HOLD_S = 2.0
 """No new grants for this long after the ledger's storage refused one."""
 
 
-class GPUCoordinator(Server):
+class GPUCoordinator(LedgerFollower):
     """The server that answers for devices and places what waits; ``messages.py`` has what it takes."""
 
     name = "gpu_coordinator"
@@ -93,10 +93,6 @@ class GPUCoordinator(Server):
         """End the probe child."""
         self._registration.inventory.stop()
 
-    def peer_restarted(self, name: str) -> None:
-        """Subscribe again where it is Consensus that was restarted: the new one does not know us."""
-        self._ledger.peer_restarted(name)
-
     def setting_changed(self, key: str) -> None:
         """Take over the size of the queue, which may change while the host runs."""
         if key == "scheduling.queue_max":
@@ -127,10 +123,6 @@ class GPUCoordinator(Server):
         return self._hold_reason
 
     # -- following the ledger
-
-    @handles(Applied)
-    def _applied(self, message: Applied) -> None:
-        self._ledger.applied(message)
 
     def _on_snapshot(self, _snapshot: LedgerSnapshot) -> None:
         if not self._ledger.leads:

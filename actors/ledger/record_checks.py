@@ -11,6 +11,7 @@ from actorgrid.actors.ledger.record_types import (
     QuotaRecord,
     ResourcesRecord,
 )
+from actorgrid.sizes import ANNOTATION_BYTES_MAX, ANNOTATIONS_MAX
 
 from .field_checks import (
     GANG_MEMBERS_MAX,
@@ -41,8 +42,6 @@ HELD_LIMITS = ("gpu_milli", "gpu_memory_mib", "cpu_milli", "memory_mib")
 WAITING_LIMIT = "jobs_waiting"
 LIMITS = (*HELD_LIMITS, WAITING_LIMIT)
 """The fields of a quota; ``None`` is no limit."""
-
-ANNOTATIONS_MAX, ANNOTATION_BYTES_MAX = 64, 4096
 
 
 def _is_annotations(value: Any) -> bool:

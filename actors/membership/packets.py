@@ -67,10 +67,7 @@ def record_bytes(record: MemberStatus) -> int:
 
 def packet_bytes(packet: Packet) -> int:
     """What the datagram of a packet takes, at most."""
-    size = _HEAD_BYTES + 34 + len(packet.sender) + len(packet.target)
-    for record in packet.records:
-        size += 17 + len(record.name) + len(record.address) + len(record.by)
-    return size
+    return _HEAD_BYTES + 34 + len(packet.sender) + len(packet.target) + sum(map(record_bytes, packet.records))
 
 
 def room_bytes(target: str) -> int:

@@ -45,6 +45,7 @@ from .packets import (
     Descend,
     Digest,
     Fragment,
+    Kind,
     Listing,
     Message,
     States,
@@ -52,6 +53,7 @@ from .packets import (
     decode_message,
     encode,
     fragments,
+    is_of_kind,
 )
 from .types import Crdt, decode_foreign
 from .version_vector import MAX_ORIGINS, Vector, lag, missing_deltas, vector_hash
@@ -232,7 +234,7 @@ class AntiEntropy:
 
     def needs_settled(self, packet: bytes) -> bool:
         """Whether all staged must be durable before this packet: what compares states may not see what may yet go."""
-        return packet[2:3] not in (b"\x03", b"\x04")  # deltas, acknowledgements
+        return not is_of_kind(packet, Kind.DELTAS, Kind.ACK)
 
     # -- what comes
 

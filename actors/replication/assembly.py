@@ -3,10 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Container
+from dataclasses import dataclass, field
 
 from actorgrid.errors import Overloaded
 
 from .packets import Fragment
+
+
+@dataclass(slots=True)
+class _Unfinished:
+    """A message of which parts are missing; ``quiet_rounds`` since its last part."""
+
+    message: int
+    count: int
+    parts: dict[int, bytes] = field(default_factory=dict)
+    quiet_rounds: int = 0
 
 
 class Assembly:
@@ -15,36 +26,31 @@ class Assembly:
     def __init__(self, peers_max: int, patience_rounds: int) -> None:
         self._peers_max = peers_max
         self._patience_rounds = patience_rounds
-        self._parts: dict[str, dict[int, bytes]] = {}
-        self._message: dict[str, tuple[int, int]] = {}
-        self._quiet_rounds: dict[str, int] = {}
+        self._unfinished: dict[str, _Unfinished] = {}
 
     def add(self, peer: str, part: Fragment) -> bytes | None:
         """The whole message, with its last part. Raises Overloaded where too many peers have one under way."""
-        if self._message.get(peer) != (part.message, part.count):
-            if peer not in self._parts and len(self._parts) >= self._peers_max:
-                raise Overloaded("too many messages in fragments are under way", found=f"{self._peers_max} peers")
-            self._parts[peer], self._message[peer] = {}, (part.message, part.count)
-        parts = self._parts[peer]
-        parts[part.index] = part.data
-        self._quiet_rounds[peer] = 0
-        if len(parts) < part.count:
+        unfinished = self._unfinished.get(peer)
+        if unfinished is None and len(self._unfinished) >= self._peers_max:
+            raise Overloaded("too many messages in fragments are under way", found=f"{self._peers_max} peers")
+        if unfinished is None or (unfinished.message, unfinished.count) != (part.message, part.count):
+            unfinished = self._unfinished[peer] = _Unfinished(part.message, part.count)
+        unfinished.parts[part.index] = part.data
+        unfinished.quiet_rounds = 0
+        if len(unfinished.parts) < part.count:
             return None
-        self._forget(peer)
-        return b"".join(parts[index] for index in range(part.count))
+        del self._unfinished[peer]
+        return b"".join(unfinished.parts[index] for index in range(part.count))
 
     def round(self) -> None:
         """A round has passed: those that did not go on are lost, and come again as a whole."""
-        for peer in list(self._parts):
-            self._quiet_rounds[peer] += 1
-            if self._quiet_rounds[peer] > self._patience_rounds:
-                self._forget(peer)
+        for peer, unfinished in list(self._unfinished.items()):
+            unfinished.quiet_rounds += 1
+            if unfinished.quiet_rounds > self._patience_rounds:
+                del self._unfinished[peer]
 
     def keep_only(self, peers: Container[str]) -> None:
         """The others are no members any more."""
-        for peer in list(self._parts):
+        for peer in list(self._unfinished):
             if peer not in peers:
-                self._forget(peer)
-
-    def _forget(self, peer: str) -> None:
-        del self._parts[peer], self._message[peer], self._quiet_rounds[peer]
+                del self._unfinished[peer]

@@ -7,6 +7,7 @@ or not at all. Decoding touches nothing: what is wrong raises MalformedBody, a l
 from __future__ import annotations
 
 from dataclasses import dataclass
+from enum import IntEnum
 from typing import Any
 
 from actorgrid.errors import MalformedBody, NotSupported
@@ -124,7 +125,20 @@ class Fragment:
 
 
 Message = Digest | VectorTold | Deltas | Ack | Descend | Below | Listing | States | Fragment
-DIGEST, VECTOR, DELTAS, ACK, DESCEND, BELOW, LISTING, STATES, FRAGMENT = range(1, 10)
+
+
+class Kind(IntEnum):
+    """The second field of a message: which of them it is."""
+
+    DIGEST = 1
+    VECTOR = 2
+    DELTAS = 3
+    ACK = 4
+    DESCEND = 5
+    BELOW = 6
+    LISTING = 7
+    STATES = 8
+    FRAGMENT = 9
 
 
 def encode(message: Message) -> bytes:
@@ -135,23 +149,23 @@ def encode(message: Message) -> bytes:
 def _plain(message: Message) -> list[Any]:
     match message:
         case Digest(vector_hash, root):
-            return [DIGEST, vector_hash, root]
+            return [Kind.DIGEST.value, vector_hash, root]
         case VectorTold(vector, opening, ask, repair):
-            return [VECTOR, opening, int(ask) + 2 * int(repair), to_plain(vector)]
+            return [Kind.VECTOR.value, opening, int(ask) + 2 * int(repair), to_plain(vector)]
         case Deltas(runs):
-            return [DELTAS, [[*run.origin, run.first, run.deltas] for run in runs]]
+            return [Kind.DELTAS.value, [[*run.origin, run.first, run.deltas] for run in runs]]
         case Ack(vector):
-            return [ACK, to_plain(vector)]
+            return [Kind.ACK.value, to_plain(vector)]
         case Descend(walk, nodes):
-            return [DESCEND, walk, nodes]
+            return [Kind.DESCEND.value, walk, nodes]
         case Below(walk, opening, below):
-            return [BELOW, walk, opening, below]
+            return [Kind.BELOW.value, walk, opening, below]
         case Listing(walk, buckets):
-            return [LISTING, walk, buckets]
+            return [Kind.LISTING.value, walk, buckets]
         case States(walk, opening, states):
-            return [STATES, walk, opening, states]
+            return [Kind.STATES.value, walk, opening, states]
         case Fragment(number, index, count, data):
-            return [FRAGMENT, number, index, count, data]
+            return [Kind.FRAGMENT.value, number, index, count, data]
 
 
 def decode_message(data: bytes) -> Message:
@@ -161,11 +175,11 @@ def decode_message(data: bytes) -> Message:
     whole = unpack(data)
     if not isinstance(whole, list) or len(whole) < 3 or type(whole[0]) is not int or type(whole[1]) is not int:
         raise MalformedBody("not a message of the shared state")
-    if whole[0] != VERSION or not DIGEST <= whole[1] <= FRAGMENT:
+    if whole[0] != VERSION or not Kind.DIGEST <= whole[1] <= Kind.FRAGMENT:
         raise NotSupported(
             "a message of the shared state of another version",
             asked=f"version {whole[0]}, kind {whole[1]}",
-            found=f"version {VERSION}, kinds {DIGEST} to {FRAGMENT}",
+            found=f"version {VERSION}, kinds {Kind.DIGEST:d} to {Kind.FRAGMENT:d}",
             hint="hosts of a cluster should run the same version, or neighbouring ones",
         )
     try:
@@ -178,26 +192,26 @@ def decode_message(data: bytes) -> Message:
 
 def _message(kind: int, fields: list[Any]) -> Message:
     match kind:
-        case 1:
+        case Kind.DIGEST:
             vector_hash, root = fields
             return Digest(_sized(vector_hash, VECTOR_HASH_BYTES), root if root == b"" else _sized(root, HASH_BYTES))
-        case 2:
+        case Kind.VECTOR:
             opening, flags, vector = fields
             asks = check_count(flags, 0)
             return VectorTold(from_plain(vector), check_count(opening, 0), bool(asks & 1), bool(asks & 2))
-        case 3:
+        case Kind.DELTAS:
             [plain] = fields
             runs = tuple(_run(run) for run in plain)
             _few(sum(len(run.deltas) for run in runs), ITEMS_MAX)
             return Deltas(runs)
-        case 4:
+        case Kind.ACK:
             [vector] = fields
             return Ack(from_plain(vector))
-        case 5:
+        case Kind.DESCEND:
             walk, nodes = fields
             _few(len(nodes), NODES_MAX)
             return Descend(check_count(walk, 0), tuple(_node(node) for node in nodes))
-        case 6:
+        case Kind.BELOW:
             walk, opening, below = fields
             _few(len(below), NODES_MAX)
             _few(max((len(nodes) for _path, nodes in below), default=0), FAN_OUT)
@@ -206,13 +220,13 @@ def _message(kind: int, fields: list[Any]) -> Message:
                 check_count(opening, 0),
                 tuple((_path(path), tuple(_node(node) for node in nodes)) for path, nodes in below),
             )
-        case 7:
+        case Kind.LISTING:
             walk, buckets = fields
             _few(len(buckets), NODES_MAX)
             return Listing(
                 check_count(walk, 0), tuple((_bucket(path), _after(after), _digests(d)) for path, after, d in buckets)
             )
-        case 8:
+        case Kind.STATES:
             walk, opening, buckets = fields
             _few(sum(len(states) for _path, _after, states in buckets), ITEMS_MAX)
             return States(
@@ -291,9 +305,14 @@ def _node(plain: Any) -> tuple[Path, bytes]:
     return _path(path), _sized(hashes, FAN_OUT * HASH_BYTES)
 
 
+def is_of_kind(packet: bytes, *kinds: Kind) -> bool:
+    """Whether a packet says that it is of one of *kinds*: its third byte, as msgpack has a small number in one."""
+    return len(packet) > 2 and packet[2] in kinds
+
+
 def message_bytes(packet: bytes) -> int:
     """How large the message may be that a packet is, or is a part of."""
-    if packet[2:3] != bytes((FRAGMENT,)):
+    if not is_of_kind(packet, Kind.FRAGMENT):
         return len(packet)
     try:
         part = decode_message(packet)

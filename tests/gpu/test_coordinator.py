@@ -156,7 +156,6 @@ def test_devices_that_change_while_the_host_is_registered_are_registered_too(
         if len(sent) == 1:  # what the probe does when it finds other devices
             registration.inventory.devices = registration.inventory.devices[:3]
             registration._changed()
-            await rig.coordinator.sleep(0.5)
         return await propose(command, *arguments, **options)
 
     monkeypatch.setattr(registration._ledger, "propose", propose_slowly)

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import os
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -20,6 +22,7 @@ from actorgrid.actors.replication.types import (
     PNCounter,
     Replica,
 )
+from tests.replication.gossip_net import Town
 
 small = st.integers(0, 3)
 values = st.one_of(small, st.sampled_from(["a", "b", None, True, 1.5]))
@@ -89,3 +92,17 @@ class Drive:
 @pytest.fixture(scope="session")
 def drive() -> Drive:
     return Drive(OPERATIONS, apply, scenes)
+
+
+@pytest.fixture
+def no_waiting_for_the_disk(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A crash is played by the town: what was not written is gone, what was written stays."""
+    monkeypatch.setattr(os, "fdatasync", lambda fd: None)
+    monkeypatch.setattr(os, "fsync", lambda fd: None)
+
+
+@pytest.fixture
+def town(tmp_path: Path) -> Iterator[Town]:
+    made = Town(tmp_path, 3, seed=1)
+    yield made
+    made.close()

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import os
 import random
 import shutil
-from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -40,17 +38,7 @@ from tests.replication.gossip_net import NOW_US, Town
 OTHER = ("host-1", 77)
 
 
-@pytest.fixture(autouse=True)
-def no_waiting_for_the_disk(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(os, "fdatasync", lambda fd: None)
-    monkeypatch.setattr(os, "fsync", lambda fd: None)
-
-
-@pytest.fixture
-def town(tmp_path: Path) -> Iterator[Town]:
-    made = Town(tmp_path, 3, seed=1)
-    yield made
-    made.close()
+pytestmark = pytest.mark.usefixtures("no_waiting_for_the_disk")
 
 
 # -- what it costs

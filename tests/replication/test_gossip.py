@@ -7,7 +7,7 @@ from __future__ import annotations
 import os
 import shutil
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -29,18 +29,7 @@ SHORT_LOG = GossipLimits(log_bytes=800)  # and few enough hosts that nobody pass
 """Three or four deltas: what is older comes by walks."""
 
 
-@pytest.fixture(autouse=True)
-def no_waiting_for_the_disk(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A crash is played by the town: what was not written is gone, what was written stays."""
-    monkeypatch.setattr(os, "fdatasync", lambda fd: None)
-    monkeypatch.setattr(os, "fsync", lambda fd: None)
-
-
-@pytest.fixture
-def town(tmp_path: Path) -> Iterator[Town]:
-    made = Town(tmp_path, 3, seed=1)
-    yield made
-    made.close()
+pytestmark = pytest.mark.usefixtures("no_waiting_for_the_disk")
 
 
 class Gossip(RuleBasedStateMachine):
