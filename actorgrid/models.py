@@ -517,6 +517,8 @@ class ClusterNode(AnswerBody):
     """Its number in the cluster; ``None``: it is alone."""
     raft_role: str = "leader"
     """leader, voter or learner; none: it is no member any more."""
+    site: str | None = None
+    """The site (data centre) that it is in; ``None``: none was said."""
     url: str | None = None
     """Where clients of other machines reach it; ``None``: nowhere."""
     draining: bool = False

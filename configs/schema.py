@@ -115,6 +115,21 @@ class ClusterSection(Section):
         max_length=64,
         pattern=r"^[A-Za-z0-9_.-]*$",
     )
+    site: str = setting(
+        "",
+        "name of the site (data centre) this host is in: hosts talk much inside a site and little between them; empty:"
+        " all are at one site",
+        max_length=64,
+        pattern=r"^[A-Za-z0-9_.-]*$",
+    )
+    voter_sites: str = setting(
+        "",
+        "sites whose hosts may vote on the ledger, with commas between; hosts elsewhere follow without a vote; empty:"
+        " votes are spread over all sites",
+        live=True,
+        max_length=512,
+        pattern=r"^([A-Za-z0-9_.-]+(,[A-Za-z0-9_.-]+)*)?$",
+    )
     base_port: int = setting(
         7400, "HTTP port; calls, Raft and the join server follow at +1, +2, +3; 0: any free port", ge=0, le=65531
     )

@@ -33,6 +33,8 @@ def status(call: CommandContext, strict: bool) -> int:
     for finding in summary.get("findings") or [{"what": text} for text in summary.get("problems", [])]:
         _finding(finding)
     say_folded(f"  hosts  {_part(summary.get('hosts_present'), summary.get('hosts', 0))}")
+    for line in _site_lines(summary.get("sites", {})):
+        say_folded(line)
     say_folded(f"  gpus   {_gpus_line(summary)}")
     jobs = {state: count for state, count in summary.get("jobs", {}).items() if isinstance(count, int) and count}
     say_folded("  jobs   " + (", ".join(f"{count} {coloured(state)}" for state, count in jobs.items()) or "none yet"))
@@ -65,6 +67,15 @@ def _finding(finding: dict[str, Any]) -> None:
 def _part(present: int | None, count: int) -> str:
     """The number present of a whole; the whole alone when all are."""
     return str(count) if present is None or present == count else f"{present} of {count}"
+
+
+def _site_lines(sites: dict[str, dict[str, int]]) -> list[str]:
+    """A line for each site: its hosts, and how many of them vote."""
+    return [
+        f"  site   {name or '(none said)'}: {_part(each['present'], each['hosts'])}"
+        f" host{'' if each['hosts'] == 1 else 's'}, {each['voters'] or 'none'} of them voting"
+        for name, each in sorted(sites.items())
+    ]
 
 
 def _gpus_line(summary: dict[str, Any]) -> str:
@@ -100,12 +111,14 @@ def hosts(call: CommandContext) -> None:
         call.document(answer)
         return
     last_known(answer)
+    sites = any(host.get("site") for host in answer["hosts"])
     rows = [
         [
             str(host["hostname"]),
             _health(host) + (", draining" if host.get("draining") else ""),
             "-" if host.get("node") is None else str(host["node"]),
             str(host.get("raft_role", "-")),
+            *([host.get("site") or "-"] if sites else []),
             f"{host['ip_address']}:{host['port']}",
             str(len(host.get("gpus", []))),
             f"{share(host.get('cpu_milli_allocated', 0))}/{share(host['cpu_milli'])}",
@@ -115,11 +128,12 @@ def hosts(call: CommandContext) -> None:
         ]
         for host in answer["hosts"]
     ]
+    where = ["SITE"] if sites else []
     table(
-        ["HOST", "HEALTH", "NODE>", "ROLE", "ADDRESS", "GPUS>", "CPUS>", "MEMORY>", "STARTS>", "PROBLEMS"],
+        ["HOST", "HEALTH", "NODE>", "ROLE", *where, "ADDRESS", "GPUS>", "CPUS>", "MEMORY>", "STARTS>", "PROBLEMS"],
         rows,
         "no hosts",
-        ["STARTS>", "ROLE", "NODE>", "MEMORY>", "ADDRESS", "CPUS>"],
+        ["STARTS>", "ROLE", "NODE>", *where, "MEMORY>", "ADDRESS", "CPUS>"],
     )
 
 

@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     metavar="TOKEN",
     help="What actorgrid token create printed there [$ACTORGRID_JOIN_TOKEN].",
 )
+@click.option("--site", metavar="NAME", help="The site, or data centre, this host is in (cluster.site).")
 @click.option("--gpus", metavar="SPEC", help="auto, nvidia, none, or simulated ones: 8 or 4xA100-40GB (gpus.source).")
 @click.option("--set", "assignments", multiple=True, metavar="KEY=VALUE", help="Any setting; may be repeated.")
 @click.option("--forget", is_flag=True, help="Do not take over the flags of earlier starts on this directory.")
@@ -50,6 +51,7 @@ def command(
     listen: str | None,
     member: str | None,
     token: str | None,
+    site: str | None,
     gpus: str | None,
     assignments: tuple[str, ...],
     forget: bool,
@@ -58,8 +60,8 @@ def command(
 
     Ctrl-C or SIGTERM stops it in order. With --json one line {"event": "ready", "url": …, "pid": …, "notes": […]} is
     printed when it takes work. A host is alone unless it begins a cluster (--listen) or joins one (--join, once; later
-    starts are without it). --port, --gpus and --set are kept with the data directory, and hold at later starts where
-    nothing else is said.
+    starts are without it). --port, --site, --gpus and --set are kept with the data directory, and hold at later starts
+    where nothing else is said.
     """
     from actorgrid.configs.load_in_child import settings_read_apart
     from actorgrid.configs.start_options import Flag
@@ -67,7 +69,7 @@ def command(
     given = click.get_current_context().get_parameter_source("token") is ParameterSource.COMMANDLINE
     if (member is not None and token is None) or (member is None and given):
         raise click.UsageError("--join and --token go together")
-    overrides, flag_names = flags(port, gpus, assignments, listen)
+    overrides, flag_names = flags(port, gpus, assignments, listen, site)
     data_dir = call.resolved_data_dir
     before = _last_start(data_dir, forget)
     settings = settings_read_apart(config_dir, data_dir, overrides, flag_names=flag_names, forget=forget)
@@ -165,7 +167,11 @@ def _say(text: str) -> None:
 
 
 def flags(
-    port: str | None, gpus: str | None, assignments: tuple[str, ...], listen: str | None = None
+    port: str | None,
+    gpus: str | None,
+    assignments: tuple[str, ...],
+    listen: str | None = None,
+    site: str | None = None,
 ) -> tuple[dict[str, str], dict[str, str]]:
     """Settings by key, and how each was written. Raises InvalidSetting for what is not ``KEY=VALUE`` or given twice."""
     overrides: dict[str, str] = {}
@@ -173,6 +179,7 @@ def flags(
     given: list[tuple[str, str | None, str]] = [
         ("cluster.base_port", port, "--port"),
         ("cluster.listen", listen, "--listen"),
+        ("cluster.site", site, "--site"),
         ("gpus.source", None if gpus is None else source(gpus), "--gpus"),
     ]
     for text in assignments:

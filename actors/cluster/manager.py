@@ -54,10 +54,12 @@ from .messages import (
     Why,
 )
 from .planned_restart import PlannedRestart
+from .sites import hosts_by_site
 from .submissions import Submissions
 
 VERSION_TOLD_S = 600.0
 """A minority waits for the others to come back."""
+SITE_AGAIN_S = 10.0
 T = TypeVar("T")
 RECENT_JOBS = 1000
 """Ended jobs answered from memory; older ones are read from the ledger's history."""
@@ -95,6 +97,7 @@ class ClusterManager(LedgerFollower):
         await self._ledger.start()
         self._planned_restart.look(self._ledger.hosts.get(self.host.host_id))
         self.spawn(self._tell_version())
+        self.spawn(self._tell_site())
 
     async def _tell_version(self) -> None:
         """Tell the cluster which software this host runs now, and which ledger version it knows."""
@@ -105,6 +108,16 @@ class ClusterManager(LedgerFollower):
                 await self._ledger.propose(mine, VERSION_TOLD_S)
             except ActorGridError as error:
                 self.log.warning("the cluster does not know this host's version yet: %s", error)
+
+    async def _tell_site(self) -> None:
+        """Tell the cluster in which site this host is, as soon as all hosts know what a site is."""
+        site = self.host.settings.cluster.site
+        while (known := self._ledger.members.get(self.host.host_id)) is not None and known.get("site", "") != site:
+            try:
+                await self._ledger.propose(commands.ChangeMember(self.host.host_id, site=site), VERSION_TOLD_S)
+            except ActorGridError as error:
+                self.log.warning("the cluster does not know this host's site yet: %s", error)
+                await self.sleep(SITE_AGAIN_S)
 
     def peer_restarted(self, name: str) -> None:
         """Tell a restarted server the live settings: it has those of its files only."""
@@ -447,6 +460,7 @@ class ClusterManager(LedgerFollower):
         role = "voter" if member["node"] in voters else "learner"
         return {
             "node": member["node"],
+            "site": member.get("site") or None,
             "raft_role": "leader" if host_id == self._ledger.leader else role,
             "ip_address": member["addresses"]["raft"].rpartition(":")[0].strip("[]"),
             **_url_of(member["addresses"]),
@@ -493,6 +507,7 @@ class ClusterManager(LedgerFollower):
         health = await self._health()
         devices = await self._devices()
         counts = await self.call("consensus", Query("counts"))
+        voters = (await self.call("consensus", Query("status")))["voters"]
         latency: dict[str, Any] = await self._answer_or({}, "gpu_coordinator", LatencyReport(), 2.0)
         allocated = sum(device["allocated_milli"] for device in devices)
         readings = [d["utilization_percent"] for d in devices if d["utilization_percent"] is not None]
@@ -504,6 +519,7 @@ class ClusterManager(LedgerFollower):
             **summary_of(known),
             "servers": health["servers"],
             "hosts": len(self._ledger.hosts),
+            "sites": hosts_by_site(self._ledger.members, self._ledger.absent, voters),
             "gpus": len(devices),
             "gpu_sources": sorted({device["source"] for device in devices}),
             "gpu_models": sorted({device["model"] for device in devices}),

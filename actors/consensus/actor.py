@@ -369,7 +369,8 @@ class Consensus(Server):
             return
         status = self._replica.status()
         silent = status.silent(SILENT_S / TICK_S)
-        around = (members, status.config, status.progress, status.commit, status.node, silent)
+        voter_sites = frozenset(filter(None, self.host.settings.cluster.voter_sites.split(",")))
+        around = (members, status.config, status.progress, status.commit, status.node, silent, voter_sites)
         next_leader = heir(*around)
         if next_leader is not None:
             self._give_leadership(next_leader)

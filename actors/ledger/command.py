@@ -33,7 +33,7 @@ from .field_checks import (
 )
 from .record_types import MemberRecord
 
-VERSION = 3
+VERSION = 4
 """What this host knows. A host tells the others (``ledger_version`` of its member record)."""
 UNSTAMPED = 0.0
 """``at`` of a command that was made where no clock is read: whoever proposes it puts the time in."""

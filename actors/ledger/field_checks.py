@@ -15,6 +15,7 @@ from actorgrid.errors import BadRequest
 
 DEPTH_MAX = 16
 TEXT_MAX = 65_536
+SITE_MAX = 64
 DEVICES_MAX = 1024
 GANG_MEMBERS_MAX = 256
 JOBS_MAX = 10_000
@@ -74,6 +75,11 @@ def check_fields(what: str, fields: Mapping[str, Any], must: Mapping[str, Check]
 def is_text(value: Any) -> bool:
     """A string of at most 65,536 characters."""
     return isinstance(value, str) and len(value) <= TEXT_MAX
+
+
+def is_site(value: Any) -> bool:
+    """The name of a site, or nothing."""
+    return isinstance(value, str) and len(value) <= SITE_MAX and (value == "" or value.isprintable())
 
 
 def is_id(value: Any) -> bool:
@@ -215,6 +221,7 @@ def or_none(check: Check) -> Check:
 
 
 Text = Annotated[str, is_text]
+Site = Annotated[str, is_site]
 Id = Annotated[str, is_id]
 JobId = Annotated[str, is_job_id]
 User = Annotated[str, is_user]

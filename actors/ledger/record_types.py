@@ -402,6 +402,8 @@ class MemberRecord(TypedDict):
     """Whether it may become a voter."""
     joined_at: float
     """When it joined."""
+    site: NotRequired[str]
+    """The site (data centre) that it said it is in; empty: none."""
 
 
 class LockEntry(TypedDict):

@@ -93,6 +93,19 @@ def test_hosts_are_listed(call: Invoke, door: Door) -> None:
     )
 
 
+def test_sites_are_shown_where_hosts_said_theirs(call: Invoke, door: Door) -> None:
+    host = {"hostname": "n1", "health": "healthy", "ip_address": "127.0.0.1", "port": 7400, "gpus": [GPU]}
+    host |= {"cpu_milli": 2000, "memory_mib": 4096, "incarnation": 3, "node": 2, "raft_role": "voter", "site": "east"}
+    door.on("GET /api/hosts", {"hosts": [host, {**host, "hostname": "n2", "site": None}]})
+    head, first, second = (line.split() for line in call("hosts").stdout.splitlines())
+    assert head[4] == "SITE" and (first[4], second[4]) == ("east", "-")
+    sites = {"east": {"hosts": 3, "present": 2, "voters": 1}, "": {"hosts": 1, "present": 1, "voters": 0}}
+    door.on("GET /api/cluster", {**SUMMARY, "sites": sites})
+    shown = call("status").stdout
+    assert "site   east: 2 of 3 hosts, 1 of them voting" in shown
+    assert "site   (none said): 1 host, none of them voting" in shown
+
+
 @pytest.mark.parametrize(
     ("words", "body"),
     [

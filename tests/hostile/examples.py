@@ -146,6 +146,7 @@ def examples(ledger: Ledger) -> list[Plain]:
         commands.FoundCluster("c2", "h5", RAFT, "f5", at=AT),
         commands.AddMember(f"m{number}", RAFT, "f9", at=AT, rack="r1"),
         commands.ChangeMember("h3", at=AT, addresses=RAFT, fingerprint="f4", votes=True, ledger_version=VERSION),
+        commands.ChangeMember("h1", at=AT, site="east"),
         commands.RemoveMember("h3", "me", at=AT, force=True),
         commands.PublishBundle(bundle(2, "signing", "waiting"), at=AT),
         commands.ReportTrust("h2", "pem", "f2", 1, AT, 1, [1], at=AT),

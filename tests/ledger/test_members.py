@@ -78,11 +78,12 @@ class Cluster:
         self.silent: frozenset[int] = frozenset()
         self.match: dict[int, int] = {}
         self.leader = 1
+        self.voter_sites: frozenset[str] = frozenset()
         for node in range(1, hosts + 1):
             self.add(node, rack=f"r{node % racks}" if racks else None)
 
-    def add(self, node: int, rack: str | None = None, votes: bool = True) -> None:
-        self.members[f"h{node}"] = {"node": node, "rack": rack, "votes": votes}
+    def add(self, node: int, rack: str | None = None, votes: bool = True, site: str = "") -> None:
+        self.members[f"h{node}"] = {"node": node, "rack": rack, "votes": votes, "site": site}
 
     def step(self) -> bool:
         progress = {
@@ -90,7 +91,7 @@ class Cluster:
             for node in {*self.config.voters, *self.config.learners}
         }
         state = self.config.state()
-        changes = next_step(self.members, state, progress, 5_000, self.leader, self.silent)
+        changes = next_step(self.members, state, progress, 5_000, self.leader, self.silent, self.voter_sites)
         if not changes:
             return False
         self.config = self.config.changed(changes, "auto")
@@ -153,14 +154,17 @@ def test_voters_are_spread_over_racks() -> None:
 @given(
     st.lists(st.tuples(st.sampled_from(["add", "remove", "silent", "back"]), st.integers(1, 9)), max_size=25),
     st.integers(1, 4),
+    st.integers(1, 4),
 )
-def test_the_policy_always_rests_and_always_leaves_a_voter(steps: list[tuple[str, int]], racks: int) -> None:
+def test_the_policy_always_rests_and_always_leaves_a_voter(
+    steps: list[tuple[str, int]], racks: int, sites: int
+) -> None:
     cluster = Cluster(1)
     added = 1
     for what, number in steps:
         if what == "add":
             added += 1
-            cluster.add(added, rack=f"r{added % racks}")
+            cluster.add(added, rack=f"r{added % racks}", site=f"s{added // 2 % sites}")
         elif what == "remove" and len(cluster.members) > 1:
             node = sorted(cluster.members)[number % len(cluster.members)]
             del cluster.members[node]

@@ -12,11 +12,11 @@ from actorgrid.actors.gateway.schemas.answers import (
     DecisionsQuery,
     GpusAnswer,
     HostsAnswer,
-    MembersAnswer,
     PerformanceAnswer,
     SettingChanged,
     SettingsAnswer,
 )
+from actorgrid.actors.gateway.schemas.members import MembersAnswer
 from actorgrid.actors.gateway.server.last_known import cluster_known, last_known, presence
 from actorgrid.actors.gateway.server.route import RequestContext, Route, RouteTable
 from actorgrid.actors.gpu.messages import Inventory, RecentDecisions
@@ -66,6 +66,7 @@ async def get_members(call: RequestContext) -> Any:
                 "url": f"https://{member['addresses']['https']}" if "https" in member["addresses"] else None,
                 "version": member["version"],
                 "present": member["host_id"] not in ledger.absent,
+                "site": member.get("site") or None,
             }
             for member in members
         ],

@@ -25,6 +25,8 @@ from actorgrid.models import (
 )
 from actorgrid.supervisors.inspection import SUSPEND_S_MAX, TRACE_MAX
 
+from .members import SiteHosts
+
 MAX_BATCH = 1000
 
 
@@ -73,7 +75,7 @@ class ClusterAnswer(AnswerBody):
     ``hosts`` and ``gpus`` count all there are, ``hosts_present`` and ``gpus_present`` those of them that are there as
     far as the host that answers knows. ``can_commit``: whether anything new can be accepted. ``last_known``: null
     unless this is not of now. ``binding``: what is short for the jobs that wait: ``resource``, how many of them are
-    ``waiting`` for it, the ``text``, and ``idle_gpus``; null where nothing is.
+    ``waiting`` for it, the ``text``, and ``idle_gpus``; null where nothing is. ``sites``: none where no host said one.
     """
 
     name: str
@@ -92,27 +94,8 @@ class ClusterAnswer(AnswerBody):
     binding: dict[str, Any] | None = None
     jobs: dict[str, Any]
     performance: dict[str, Any]
+    sites: dict[str, SiteHosts] = {}
     ca_fingerprint: str | None = None
-
-
-class ClusterMember(AnswerBody):
-    """A host of the cluster, and where clients reach it; ``present``: as far as the host that answers knows."""
-
-    host_id: str
-    node: int
-    url: str | None
-    version: str
-    present: bool
-
-
-class MembersAnswer(AnswerBody):
-    """All hosts of the cluster; none when the host is alone. ``ca_fingerprint``: by what clients know it."""
-
-    cluster_id: str | None
-    ca_fingerprint: str | None
-    here: str
-    leader: str | None
-    members: list[ClusterMember]
 
 
 class HostsAnswer(AnswerBody):

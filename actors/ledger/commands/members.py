@@ -1,7 +1,9 @@
 """Commands of the ledger about who belongs to the cluster."""
 
+from typing import Annotated
+
 from ..command import Command, Proposer, verb
-from ..field_checks import ABSENT, Absent, Env, Id, Text, Truth, Whole
+from ..field_checks import ABSENT, Absent, Env, Id, Since, Site, Text, Truth, Whole
 
 
 @verb("found_cluster", Proposer.LEADER)
@@ -29,7 +31,7 @@ class AddMember(Command):
 
 @verb("change_member", Proposer.ITSELF)
 class ChangeMember(Command):
-    """Change a member's record: its addresses, its software, one more certificate, whether it may vote."""
+    """Change a member's record: its addresses, software, site, one more certificate, whether it may vote."""
 
     host_id: Id
     addresses: Env | Absent = ABSENT
@@ -38,6 +40,7 @@ class ChangeMember(Command):
     version: Text | Absent = ABSENT
     votes: Truth | Absent = ABSENT
     ledger_version: Whole | Absent = ABSENT
+    site: Annotated[Site, Since(4)] | Absent = ABSENT
 
 
 @verb("remove_member", Proposer.LEADER)

@@ -22,7 +22,7 @@ from actorgrid.errors import NotFound, WrongState
 
 MEMBERS_MAX = 10_000
 FINGERPRINTS_MAX = 8
-_OF_ITS_OWN = ("addresses", "rack", "version", "ledger_version", "votes")
+_OF_ITS_OWN = ("addresses", "rack", "version", "ledger_version", "votes", "site")
 """What a member may say anew."""
 REMOVED_MAX = 1_000
 
@@ -31,7 +31,7 @@ class Members:
     """*changed* is told of each member that is new, other or gone: the host's id, its record or ``None``, and a word.
 
     A record is {"host_id", "node", "addresses": {"raft", "calls", "join"}, "fingerprints", "rack", "version",
-    "ledger_version", "votes", "joined_at"}. ``votes``: whether it may become a voter.
+    "ledger_version", "votes", "joined_at"}, and "site" once it said one. ``votes``: whether it may become a voter.
     """
 
     def __init__(self, changed: Callable[[str, MemberRecord | None, str], None]) -> None:
@@ -106,7 +106,9 @@ class Members:
         Raises NotFound.
         """
         record = self._get(command.host_id)
-        fields: Plain = {name: getattr(command, name) for name in _OF_ITS_OWN if getattr(command, name) is not ABSENT}
+        fields: Plain = {
+            name: getattr(command, name) for name in _OF_ITS_OWN if getattr(command, name, ABSENT) is not ABSENT
+        }
         fingerprint = command.fingerprint
         if fingerprint is not ABSENT and fingerprint not in record["fingerprints"]:
             # The oldest goes: a certificate is renewed long before eight others were.
