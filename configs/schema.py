@@ -33,6 +33,7 @@ FILES = {
     "scheduling": "cluster.yaml",
     "work": "cluster.yaml",
     "sessions": "cluster.yaml",
+    "state": "cluster.yaml",
     "security": "security.yaml",
     "monitoring": "monitoring.yaml",
     "performance": "performance.yaml",
@@ -279,6 +280,23 @@ class SessionsSection(Section):
         return self
 
 
+class StateSection(Section):
+    """The shared state: whose keys are whose, and how much of it a namespace may take."""
+
+    namespace_keys: int = setting(
+        10_000, "keys in one namespace (@NAME/...); the default one has all that is left", live=True, ge=1, le=100_000
+    )
+    namespace_bytes: ByteCount = setting(
+        16 * 2**20, "size of all states in one namespace (@NAME/...)", live=True, ge=1024, le=64 * 2**20
+    )
+    shared_namespaces: str = setting(
+        "default,shared",
+        "namespaces that the work of every user may read and write, beside its own, separated by commas",
+        live=True,
+        max_length=1024,
+    )
+
+
 class SecuritySection(Section):
     """Who may do what."""
 
@@ -340,6 +358,7 @@ class Settings(Section):
     scheduling: SchedulingSection = SchedulingSection()
     work: WorkSection = WorkSection()
     sessions: SessionsSection = SessionsSection()
+    state: StateSection = StateSection()
     security: SecuritySection = SecuritySection()
     monitoring: MonitoringSection = MonitoringSection()
     performance: PerformanceSection = PerformanceSection()

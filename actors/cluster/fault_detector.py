@@ -1,8 +1,8 @@
 """FaultDetector: hears every server's beats, reads the host's disk and memory, and says how it is.
 
-Health goes to the shared state under ``health/HOST_ID`` when it changes, so that every host may read it. How the
-cluster is, as this host knows it, is judged in ``health.py``: readiness, ``status``, ``doctor`` and figures follow from
-that one verdict.
+Health goes to the shared state under ``_cluster/health/HOST_ID`` when it changes, so that every host may read it. How
+the cluster is, as this host knows it, is judged in ``health.py``: readiness, ``status``, ``doctor`` and figures follow
+from that one verdict.
 
 Where the ledger is led it also says which hosts are lost, once what runs there has had to stop (``host_leases.py``).
 """
@@ -26,6 +26,7 @@ from actorgrid.supervisors.server import handles
 from ..ledger.client import LedgerClient, LedgerFollower
 from ..ledger.messages import Applied, Query
 from ..replication.messages import Mutate
+from ..replication.namespaces import cluster_key
 from .core import Vitals
 from .health import HealthVerdict
 from .health_watch import HealthWatch
@@ -112,7 +113,8 @@ class FaultDetector(LedgerFollower):
         if shown == self._published:
             return
         value = {"health": shown[0], "problems": list(shown[1]), "at": time()}
-        await self.call("distributed_state", Mutate(f"health/{self.host.host_id}", "lww_register", "put", value))
+        key = cluster_key("health", str(self.host.host_id))
+        await self.call("distributed_state", Mutate(key, "lww_register", "put", value))
         self._published = shown
 
     def _read_host(self) -> list[str]:

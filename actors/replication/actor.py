@@ -43,6 +43,7 @@ from .messages import (
     UnwatchPrefix,
     WatchPrefix,
 )
+from .namespaces import may_see
 from .plain import encode_value
 from .replica import StateReplica
 from .store import StateStore
@@ -161,6 +162,8 @@ class DistributedState(Server):
             key = self._keys[place]
             if len(found) >= request.limit or size >= MAX_READ_BYTES or not key.startswith(request.prefix):
                 break
+            if not may_see(key, request.user, request.shared):
+                continue
             state = self._shown(store, key)
             found.append(_entry(key, state))
             size += len(state.to_bytes())

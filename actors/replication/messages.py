@@ -33,10 +33,12 @@ class Read:
 
 @dataclass(frozen=True, slots=True)
 class ReadPrefix:
-    """Answer: list of {"key", "type", "value"}, by key, at most ``limit``."""
+    """Answer: list of {"key", "type", "value"}, by key, at most ``limit``; of those that ``user`` may see, if given."""
 
     prefix: str
     limit: int = 1000
+    user: str | None = None
+    shared: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

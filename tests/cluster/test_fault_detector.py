@@ -44,7 +44,7 @@ def test_servers_that_beat_are_well_and_the_silent_one_is_named_everywhere(rig: 
     assert (report(rig)["ready"], report(rig)["health"]) == (True, "healthy")
     later(rig, *others)
     assert report(rig)["problems"] == ["gateway is silent"]
-    shared = rig.node.request("distributed_state", Read(f"health/{rig.host.host_id}"))["value"]
+    shared = rig.node.request("distributed_state", Read(f"_cluster/health/{rig.host.host_id}"))["value"]
     assert (shared["health"], shared["problems"]) == ("degraded", ["gateway is silent"])
 
 
@@ -77,7 +77,7 @@ def test_it_goes_on_when_the_shared_state_comes_back(rig: Rig, detector: FaultDe
     detector.peer_restarted("distributed_state")
     detector.peer_restarted("consensus")
     later(rig)
-    shared = rig.node.request("distributed_state", Read(f"health/{rig.host.host_id}"))["value"]
+    shared = rig.node.request("distributed_state", Read(f"_cluster/health/{rig.host.host_id}"))["value"]
     assert shared["health"] == "degraded"
 
 

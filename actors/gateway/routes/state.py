@@ -17,6 +17,7 @@ from actorgrid.actors.gateway.server.route import RequestContext, Route, RouteTa
 from actorgrid.actors.gateway.server.stream import send_events
 from actorgrid.actors.ledger.messages import Query
 from actorgrid.actors.replication.messages import Mutate, Read, ReadPrefix
+from actorgrid.actors.replication.namespaces import CLUSTER, check_read, check_write, may_see
 from actorgrid.errors import BadRequest, DiskFull, NotReplicated, StateTypeConflict, UnknownKey
 from actorgrid.models import StateEntry, StateMutation
 from actorgrid.sizes import STATE_KEY_MAX
@@ -29,6 +30,8 @@ USERS_KEPT = 10_000
 """Jobs whose users a stream for work remembers."""
 """Keys under a watched prefix that are sent (again); with more, the first ones are."""
 HISTORY_PAGE = 500
+HEALTH = "health/"
+"""Where hosts told their health before there was the namespace ``_cluster``: readers may go on asking there."""
 
 
 @ROUTES.add("GET", "/api/state", StateAnswer, "state", query=StateQuery)
@@ -38,14 +41,21 @@ async def get_state(call: RequestContext) -> Any:
     Those under a prefix.
     """
     query = call.query_as(StateQuery)
-    return {"entries": await call.ask("distributed_state", ReadPrefix(query.prefix, query.limit))}
+    asked = ReadPrefix(query.prefix, query.limit, call.only, _shared(call))
+    return {"entries": await call.ask("distributed_state", asked)}
 
 
 def _key(call: RequestContext) -> str:
     key = call.part("key")
     if len(key) > MAX_KEY or "\0" in key:
         raise BadRequest("not a key", asked=key[:100], hint=f"at most {MAX_KEY} characters, no NUL")
+    check_read(key, call.only, _shared(call))
     return key
+
+
+def _shared(call: RequestContext) -> tuple[str, ...]:
+    """The namespaces that everybody may use."""
+    return tuple(name.strip() for name in call.app.settings.state.shared_namespaces.split(",") if name.strip())
 
 
 @ROUTES.add("GET", "/api/state-watch", "text/event-stream", "state", query=WatchQuery)
@@ -55,14 +65,21 @@ async def watch_state(call: RequestContext) -> Any:
     app = call.app
 
     async def entries() -> AsyncIterator[Item]:
-        for entry in await call.ask("distributed_state", ReadPrefix(query.prefix, RESYNC_KEYS), 10.0):
+        asked = ReadPrefix(query.prefix, RESYNC_KEYS, call.only, _shared(call))
+        for entry in await call.ask("distributed_state", asked, 10.0):
             yield Item(0, encode_json(entry))
 
     with app.hub.listen_to_state(query.prefix) as listener:
         await app.bridge.run(partial(app.watch_prefix, query.prefix), 10.0)
         try:
             start = entries() if query.initial else _nothing()
-            return await send_events(call.http, listener, start, lambda _last: entries())
+            shared = _shared(call)
+
+            async def own(item: Item) -> Item | None:
+                return item if may_see(json.loads(item.data)["key"], call.only, shared) else None
+
+            whole = call.only is None
+            return await send_events(call.http, listener, start, lambda _last: entries(), own=None if whole else own)
         finally:
             app.bridge.post(partial(app.unwatch_prefix, query.prefix))
 
@@ -70,7 +87,13 @@ async def watch_state(call: RequestContext) -> Any:
 @ROUTES.add("GET", "/api/state/{key:.+}", StateEntry, "state", errors=(UnknownKey,))
 async def get_key(call: RequestContext) -> Any:
     """One entry."""
-    return await call.ask("distributed_state", Read(_key(call)))
+    key = _key(call)
+    if key.startswith(HEALTH):
+        try:
+            return {**await call.ask("distributed_state", Read(f"{CLUSTER}/{key}")), "key": key}
+        except UnknownKey:
+            pass  # a host of the version before tells it under the old name
+    return await call.ask("distributed_state", Read(key))
 
 
 @ROUTES.add(
@@ -84,8 +107,10 @@ async def get_key(call: RequestContext) -> Any:
 async def post_key(call: RequestContext) -> Any:
     """Apply one mutator to one key."""
     change = call.body_as(StateMutation)
+    key = _key(call)
+    check_write(key)
     request = Mutate(
-        _key(call),
+        key,
         change.type,
         change.operation,
         change.value,
