@@ -170,6 +170,28 @@ class MemberAnswer(TypedDict):
     """Of one that was removed: the allocations that went with it."""
 
 
+class RecoveryAnswer(TypedDict):
+    """An action about a host in trouble that was begun, or ended."""
+
+    host: str
+    """Its id."""
+    number: int
+    """The action's among those of its host."""
+    undrain: bool
+    """Whether a drain was of what is over now, and is to be ended."""
+
+
+class MaintenanceAnswer(TypedDict):
+    """A maintenance window that was begun, changed or ended."""
+
+    host: str
+    """Its id."""
+    until: float | None
+    """When it ends by itself; ``None``: it is over."""
+    was: bool
+    """Whether one was open before."""
+
+
 class CredentialAnswer(TypedDict):
     """A join token or API key that was made."""
 

@@ -32,6 +32,7 @@ from actorgrid.supervisors.server import Server, handles
 
 from .command import UNSTAMPED, Command
 from .messages import Applied, JobsWanted, LedgerSnapshot, Propose, Proposed, Query, Subscribe
+from .recovery_records import HostRecoveryRecord
 from .tables.job_table import JobTable
 from .tables.jobs import BEGUN, QUEUED
 
@@ -82,6 +83,7 @@ class LedgerClient:
         self.join_tokens: dict[str, JoinTokenRecord] = {}
         self.api_keys: dict[str, ApiKeyRecord] = {}
         self.trust: dict[str, TrustRecord] = {}
+        self.recoveries: dict[str, HostRecoveryRecord] = {}
         self.leader: str | None = None
         self.leads = False
         self.absent: dict[str, float] = {}
@@ -150,6 +152,7 @@ class LedgerClient:
             "join_token": self.join_tokens,
             "api_key": self.api_keys,
             "trust": self.trust,
+            "recovery": self.recoveries,
         }
 
     async def reached(self, index: int, within_s: float = REACH_S) -> None:
@@ -269,7 +272,7 @@ class LedgerClient:
         self.settings = snapshot.settings
         self.quotas, self.members = snapshot.quotas, snapshot.members
         self.join_tokens, self.api_keys = snapshot.join_tokens, snapshot.api_keys
-        self.trust = snapshot.trust
+        self.trust, self.recoveries = snapshot.trust, snapshot.recoveries
         self._homes = self._by_kind()
         self.leader, self.leads, self.absent = snapshot.leader, snapshot.leads, snapshot.absent
         self.index, self.term, self.epoch = snapshot.index, snapshot.term, snapshot.epoch

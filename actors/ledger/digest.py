@@ -25,6 +25,9 @@ HASH_AT = 1_000
 HASHED_AN_ENTRY = 32
 """Records hashed in passing while over 1,000 wait, so that a large state, restored, does not stop the ledger."""
 _EMPTY = b""
+LATER_KINDS = frozenset({"recovery"})
+"""Kinds that came after digests: left out while there are none, as voters of before do, or the two would differ. A
+record of such a kind comes by a verb that all voters know by then."""
 
 Homes = Mapping[str, Mapping[str, Any]]
 
@@ -55,7 +58,8 @@ class StateDigest:
     def by_kind(self, extra: Any) -> dict[str, str]:
         """Hex digest of each kind, of *extra* (what is no record, as plain values) as "rest", and of all as "root"."""
         self._settle(len(self._changed))
-        found = dict(sorted(self._kinds.items()))
+        left_out = {kind for kind in LATER_KINDS if not self._homes.get(kind)}
+        found = {kind: digest for kind, digest in sorted(self._kinds.items()) if kind not in left_out}
         found["rest"] = _hex(pack(extra))
         found["root"] = _hex("".join(f"{kind}={digest};" for kind, digest in found.items()).encode("ascii"))
         return found

@@ -75,6 +75,7 @@ from .tables.join_tokens import JoinTokens
 from .tables.locks import Locks
 from .tables.members import Members
 from .tables.quotas import Quotas
+from .tables.recoveries import Recoveries
 from .tables.removal import Removal
 from .tables.sessions import Sessions
 from .tables.trust import Trust
@@ -129,7 +130,10 @@ class Ledger:
         self.api_keys = self._api_keys.records
         self._trust = Trust(self._members, lambda *told: self._changed("trust", *told))
         self.trust = self._trust.records
-        self._removal = Removal(self._members, self._hosts, self._given, self._attempts, self._trust)
+        self._recoveries = Recoveries(self._hosts, lambda *told: self._changed("recovery", *told))
+        self.recoveries = self._recoveries.records
+        forget = (self._trust.forget, self._recoveries.forget)
+        self._removal = Removal(self._members, self._hosts, self._given, self._attempts, forget)
         self.removed = self._members.removed
         self._sessions = Sessions(lambda session: self._digest.changed("session", session))
         self._events_total = 0
@@ -152,6 +156,7 @@ class Ledger:
             self._trust,
             self._join_tokens,
             self._api_keys,
+            self._recoveries,
         )
 
     # -- entries
@@ -256,6 +261,7 @@ class Ledger:
             "api_keys": list(self.api_keys.values()),
             "trust": list(self.trust.items()),
             "sessions": self._sessions.dump(),
+            "recoveries": list(self.recoveries.values()),
         }
         return encode({**self._rest(), "index": self.index}, sections)
 
@@ -291,6 +297,7 @@ class Ledger:
                 "api_key": self.api_keys,
                 "trust": self.trust,
                 "session": self._sessions.answers,
+                "recovery": self.recoveries,
             }
         )
 
@@ -325,6 +332,7 @@ class Ledger:
         ledger._join_tokens.load(sections.get("join_tokens", []))
         ledger._api_keys.load(sections.get("api_keys", []))
         ledger._trust.load(sections.get("trust", []))
+        ledger._recoveries.load(sections.get("recoveries", []))
         ledger._given.load(sections.get("allocations", []))
         ledger._digest = ledger._new_digest()
         return ledger
@@ -361,6 +369,7 @@ class Ledger:
             join_tokens=dict(self.join_tokens),
             api_keys=dict(self.api_keys),
             trust=dict(self.trust),
+            recoveries=dict(self.recoveries),
         )
 
     # -- terms, settings

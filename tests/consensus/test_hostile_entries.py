@@ -208,3 +208,11 @@ def _story() -> list[Any]:
 
     furnished(Listening())
     return told
+
+
+def test_a_name_that_is_no_utf_8_stops_no_voter(make_host: MakeHost) -> None:
+    host = make_host()
+    host.start()
+    host.propose(SetSetting("\ud800", 1, at=AT))
+    names = [event["id"] for event in host.query("events")["events"]]  # asked for, they are written before
+    assert "\\ud800" in names

@@ -88,10 +88,15 @@ def furnished(ledger: Ledger | None = None) -> Ledger:
     do(commands.SetSetting("a.b", 1, "me", at=AT))
     do(commands.CreateJoinToken(TOKEN, at=AT))
     do(commands.CreateApiKey(KEY, at=AT))
+    do(commands.BeginRecovery("h1", 1, "node_restart", "dry_run", "lost", {"quiet_s": 60}, 6, 1, at=AT))
     do(commands.PublishBundle(bundle(1, "signing"), at=AT))
     do(commands.ReportTrust("h1", "pem", "f1", 1, AT, 1, [1], at=AT))
     do(commands.RequestCertificate("h2", "00", ["10.0.0.1"], at=AT))
     return ledger
+
+
+def _next_action(ledger: Ledger) -> int:
+    return (ledger.recoveries.get("h2") or {"number": 0})["number"] + 1
 
 
 def examples(ledger: Ledger) -> list[Plain]:
@@ -148,6 +153,11 @@ def examples(ledger: Ledger) -> list[Plain]:
         commands.ChangeMember("h3", at=AT, addresses=RAFT, fingerprint="f4", votes=True, ledger_version=VERSION),
         commands.ChangeMember("h1", at=AT, site="east"),
         commands.RemoveMember("h3", "me", at=AT, force=True),
+        commands.BeginRecovery(
+            "h2", _next_action(ledger), "process_restart", "supervisor", "silent", {"silent_s": 6.0}, 1, term, at=AT
+        ),
+        commands.EndRecovery("h1", 1, "done", "restarted", term, at=AT),
+        commands.SetMaintenance("h1", AT + 60.0, "new fans", "me", at=AT),
         commands.PublishBundle(bundle(2, "signing", "waiting"), at=AT),
         commands.ReportTrust("h2", "pem", "f2", 1, AT, 1, [1], at=AT),
         commands.RequestCertificate("h1", "00", ["10.0.0.1"], at=AT),

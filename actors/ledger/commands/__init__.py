@@ -50,6 +50,7 @@ from .members import (
     FoundCluster,
     RemoveMember,
 )
+from .recovery import BeginRecovery, EndRecovery, SetMaintenance
 from .tokens import (
     CreateApiKey,
     CreateJoinToken,
@@ -70,6 +71,7 @@ __all__ = [
     "AcquireLock",
     "AddMember",
     "AllowAbsence",
+    "BeginRecovery",
     "BreakLock",
     "CancelJob",
     "ChangeMember",
@@ -80,6 +82,7 @@ __all__ = [
     "DrainHost",
     "EditJob",
     "EndAttempt",
+    "EndRecovery",
     "ExpireLock",
     "FailJob",
     "FoundCluster",
@@ -103,6 +106,7 @@ __all__ = [
     "RevokeApiKey",
     "RevokeJoinToken",
     "SealAuthority",
+    "SetMaintenance",
     "SetQuota",
     "SetSetting",
     "StartAttempt",

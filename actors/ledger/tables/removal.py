@@ -6,6 +6,8 @@ counts as lost. Nobody can know that such work does not run on: whoever forces i
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable
+
 from actorgrid.actors.ledger.answers import MemberAnswer
 from actorgrid.actors.ledger.commands import EndAttempt, RemoveMember
 from actorgrid.actors.ledger.entry import EntryContext, applies
@@ -16,17 +18,23 @@ from .attempts import Attempts
 from .hosts import Hosts
 from .jobs import LOST
 from .members import Members
-from .trust import Trust
 
 NAMED_MAX = 5
 
 
 class Removal:
-    """Removes members, over all tables that know of a host."""
+    """Removes members, over all tables that know of a host; *forget*: what makes the others forget one."""
 
-    def __init__(self, members: Members, hosts: Hosts, given: Allocations, attempts: Attempts, trust: Trust) -> None:
+    def __init__(
+        self,
+        members: Members,
+        hosts: Hosts,
+        given: Allocations,
+        attempts: Attempts,
+        forget: Iterable[Callable[[str], None]],
+    ) -> None:
         self._members, self._hosts, self._given = members, hosts, given
-        self._attempts, self._trust = attempts, trust
+        self._attempts, self._forget = attempts, tuple(forget)
 
     @applies(RemoveMember)
     def remove(self, command: RemoveMember, entry: EntryContext) -> MemberAnswer:
@@ -46,7 +54,8 @@ class Removal:
             self._lose(id, command, entry)
         answer = self._members.remove(command, entry.at)
         self._hosts.remove(host_id)
-        self._trust.forget(host_id)
+        for forget in self._forget:
+            forget(host_id)
         return {**answer, "lost": held}
 
     def _lose(self, id: str, command: RemoveMember, entry: EntryContext) -> None:

@@ -155,7 +155,7 @@ class Store:
             )
             self._db.executemany(
                 "INSERT OR REPLACE INTO events VALUES (?, ?, ?, ?, ?, ?, ?)",
-                [(e.number, e.index, e.at, e.type, e.kind, e.id, e.state) for e in events],
+                [(e.number, e.index, e.at, e.type, e.kind, _utf8(e.id), _utf8(e.state)) for e in events],
             )
             self._db.execute(
                 "DELETE FROM history WHERE number <= (SELECT max(number) FROM history) - ?", (HISTORY_MAX,)
@@ -256,6 +256,11 @@ def _digest(data: bytes, members: str) -> str:
     digest = hashlib.sha256(data)
     digest.update(members.encode())
     return digest.hexdigest()
+
+
+def _utf8(text: str) -> str:
+    """*text* with halves of surrogate pairs written out: SQLite keeps UTF-8, and a name in an event may hold any."""
+    return text.encode("utf-8", "backslashreplace").decode("utf-8")
 
 
 def _history_row(number: int, job: JobRecord) -> tuple[Any, ...]:
