@@ -112,7 +112,25 @@ three cross HTTP and the command line unchanged. ``http_status`` and ``exit_code
 
 from __future__ import annotations
 
-from typing import Any, ClassVar
+from collections.abc import Mapping
+from typing import Any, ClassVar, TypedDict
+
+
+class ErrorRecord(TypedDict):
+    """An error in plain values, for JSON and msgpack: what crosses HTTP, links and the ledger."""
+
+    code: str
+    """The name of its class, which says what happened."""
+    message: str
+    """What happened, as a sentence."""
+    asked: str
+    """What was wanted; may be empty."""
+    found: str
+    """What there was instead; may be empty."""
+    hint: str
+    """What to try; may be empty."""
+    details: dict[str, Any]
+    """Further plain values by name: of a class that has attributes of its own, these."""
 
 
 class ActorGridError(Exception):
@@ -151,7 +169,7 @@ class ActorGridError(Exception):
     def __reduce__(self) -> tuple[Any, ...]:
         return (error_from_dict, (self.to_dict(),))
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> ErrorRecord:
         """Plain values only, for JSON and msgpack."""
         return {
             "code": self.code,
@@ -682,7 +700,7 @@ def _tree(root: type[ActorGridError]) -> dict[str, type[ActorGridError]]:
 _BY_CODE = _tree(ActorGridError)
 
 
-def error_from_dict(fields: dict[str, Any]) -> ActorGridError:
+def error_from_dict(fields: Mapping[str, Any]) -> ActorGridError:
     """The error that :meth:`ActorGridError.to_dict` described; an unknown code gives the base class."""
     kind = _BY_CODE.get(str(fields.get("code", "")), ActorGridError)
     details = fields.get("details") or {}

@@ -12,7 +12,7 @@ from __future__ import annotations
 import os
 import re
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, fields, is_dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -133,7 +133,7 @@ class Inspector:
             "status": self._status(),
         }
 
-    def _status(self) -> dict[str, Any]:
+    def _status(self) -> Mapping[str, Any]:
         try:
             return self._server.status()
         except Exception as error:  # noqa: BLE001 - looking into a server must not end it

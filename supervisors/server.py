@@ -18,7 +18,7 @@ import inspect
 import itertools
 import logging
 import os
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, ClassVar, TypeVar
 
@@ -122,7 +122,7 @@ class Server:
         """Figures for ``/metrics``; counters end in ``_total``."""
         return {}
 
-    def status(self) -> dict[str, Any]:
+    def status(self) -> Mapping[str, Any]:
         """What ``actorgrid inspect`` shows of this server, in plain values; override it to say more."""
         return {}
 
@@ -476,7 +476,7 @@ class Server:
         return self.metrics()
 
     @handles(GetStatus)
-    def _get_status(self, _request: GetStatus) -> dict[str, Any]:
+    def _get_status(self, _request: GetStatus) -> Mapping[str, Any]:
         return self.status()
 
     @handles(SettingChanged)

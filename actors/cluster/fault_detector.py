@@ -16,6 +16,7 @@ from typing import Any
 import psutil
 
 from actorgrid.actors.ledger.answers import LoseHostAnswer
+from actorgrid.actors.ledger.query_answers import HostsHeard
 from actorgrid.actors.ledger.record_types import NO_HOST
 from actorgrid.errors import ActorGridError
 from actorgrid.models import ClusterHealth
@@ -163,7 +164,7 @@ class FaultDetector(LedgerFollower):
         self._judging = True
         try:
             view = self._lease_view()
-            known = await self._ledger.ask(Query("hosts_heard"), timeout_s=HEARD_S)
+            known: HostsHeard = await self._ledger.ask(Query("hosts_heard"), timeout_s=HEARD_S)
             self._heard = known["heard"]
             for loss in losses(view, known["heard"], known["as_of"]):
                 await self._lose(loss, time() - (self.runtime.boottime() - known["heard"][loss.host]))

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from time import time
 from typing import Any
 
+from actorgrid.actors.ledger.query_answers import LedgerStatus
 from actorgrid.actors.ledger.record_types import HostRecord
 from actorgrid.errors import ActorGridError, NotLeader
 from actorgrid.supervisors.server import Server
@@ -55,7 +56,7 @@ class HealthWatch:
             return
         self._reading = True
         try:
-            status = await self._server.call("consensus", Query("status"), STATUS_S)
+            status: LedgerStatus = await self._server.call("consensus", Query("status"), STATUS_S)
             if self._ledger.leads:
                 self._behind_found(status.get("behind_s") or {})
             user, most = status.get("waiting_job_bytes_most") or ("", 0)

@@ -12,6 +12,7 @@ from typing import Any
 
 from actorgrid.actors.ledger.answers import MemberAnswer
 from actorgrid.actors.ledger.command import Command
+from actorgrid.actors.ledger.query_answers import LedgerStatus
 from actorgrid.actors.ledger.record_types import NO_HOST, HostRecord
 from actorgrid.errors import ActorGridError, NotFound, WrongState
 from actorgrid.supervisors.server import Server
@@ -156,7 +157,7 @@ class Leaving:
                 return _state(host_id, DRAINING, held)
         if member["votes"]:
             await self._commit(commands.ChangeMember(host_id, at=time(), votes=False))
-        status = await self._server.call("consensus", Query("status"))
+        status: LedgerStatus = await self._server.call("consensus", Query("status"))
         if member["node"] in status["voters"]:
             return _state(host_id, HANDING_OVER)
         done: MemberAnswer = await self._commit(

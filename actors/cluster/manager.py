@@ -15,7 +15,15 @@ from typing import Any, TypeVar
 import actorgrid
 from actorgrid.actors.ledger import commands
 from actorgrid.actors.ledger.answers import QuotaAnswer, SettingAnswer, SubmittedJob
-from actorgrid.actors.ledger.record_types import HostRecord, JobRecord, ResourcesRecord
+from actorgrid.actors.ledger.query_answers import JobsPage, LedgerCounts
+from actorgrid.actors.ledger.record_types import (
+    NO_ERROR,
+    AttemptRecord,
+    GangMemberRecord,
+    HostRecord,
+    JobRecord,
+    ResourcesRecord,
+)
 from actorgrid.demand import Demand
 from actorgrid.errors import ActorGridError, DependencyFailed, QueueFull, UnknownJob
 from actorgrid.models import AttemptState, JobState
@@ -298,7 +306,7 @@ class ClusterManager(LedgerFollower):
         return await self._record(request.job_id)
 
     @handles(ListJobs)
-    async def _list(self, request: ListJobs) -> dict[str, Any]:
+    async def _list(self, request: ListJobs) -> JobsPage:
         args = {
             "states": list(request.states),
             "limit": max(1, min(request.limit, LIST_LIMIT)),
@@ -306,7 +314,7 @@ class ClusterManager(LedgerFollower):
             "prefix": request.prefix,
             "user": request.user,
         }
-        answer: dict[str, Any] = await self.call("consensus", Query("jobs", args))
+        answer: JobsPage = await self.call("consensus", Query("jobs", args))
         return answer
 
     @handles(RequestCancel)
@@ -354,7 +362,7 @@ class ClusterManager(LedgerFollower):
     async def _start_delay(self, job: JobRecord) -> dict[str, Any] | None:
         """Ask the host of a placed attempt what it waits for; for a gang, of the first member that has not begun."""
         attempt = job["attempts"][-1]
-        parts: list[Any] = attempt.get("members") or [attempt]
+        parts: Sequence[AttemptRecord | GangMemberRecord] = attempt.get("members") or (attempt,)
         part = next((each for each in parts if each["state"] == AttemptState.PLACED), parts[0])
         host_id, attempt_id = part["host"], part["allocation_id"]
         if host_id == self.host.host_id:
@@ -398,7 +406,7 @@ class ClusterManager(LedgerFollower):
         root = None
         for _ in range(ROOT_DEPTH_MAX):
             at = root or job
-            if (at.get("error") or {}).get("code") != DependencyFailed.__name__:
+            if (at.get("error") or NO_ERROR).get("code") != DependencyFailed.__name__:
                 break
             try:
                 records = [await self._record(name) for name in at["depends_on"]]
@@ -506,7 +514,7 @@ class ClusterManager(LedgerFollower):
         known = await self._cluster_health()
         health = await self._health()
         devices = await self._devices()
-        counts = await self.call("consensus", Query("counts"))
+        counts: LedgerCounts = await self.call("consensus", Query("counts"))
         voters = (await self.call("consensus", Query("status")))["voters"]
         latency: dict[str, Any] = await self._answer_or({}, "gpu_coordinator", LatencyReport(), 2.0)
         allocated = sum(device["allocated_milli"] for device in devices)

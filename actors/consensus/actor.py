@@ -19,11 +19,20 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from actorgrid.actors.ledger.command import Command, read_command, refuse_if_too_new
 from actorgrid.actors.ledger.commands import CompareDigest, ExpireLock
 from actorgrid.actors.ledger.entry_codec import decode_entry, encode_entry
-from actorgrid.actors.ledger.messages import HandOver, LedgerSnapshot, Propose, Proposed, Query, Subscribe
+from actorgrid.actors.ledger.messages import (
+    HandOver,
+    LedgerSnapshot,
+    Propose,
+    Proposed,
+    Query,
+    QueryArguments,
+    Subscribe,
+)
 from actorgrid.actors.ledger.outcome import Outcome
+from actorgrid.actors.ledger.query_answers import FilesInUse, HostsHeard, LedgerStatus
 from actorgrid.actors.ledger.snapshot import FORMAT
 from actorgrid.actors.raft.messages import NO_NODE, Dropped, DroppedLater, Message
-from actorgrid.errors import ActorGridError, LedgerRefused, MailboxFull, NotLeader, StorageError
+from actorgrid.errors import ActorGridError, LedgerRefused, StorageError
 from actorgrid.supervisors.gc_pause import collection_paused
 from actorgrid.supervisors.runtime import Timer, Waiter
 from actorgrid.supervisors.server import Server, handles
@@ -44,7 +53,7 @@ from .refused_snapshots import RefusedSnapshots
 from .replica import Replica
 from .stalls import Stalls
 from .subscribers import Subscribers
-from .waiting_proposals import WaitingProposals
+from .waiting_proposals import WaitingProposals, not_leader, not_taken
 
 if TYPE_CHECKING:
     from .raft_links import RaftLinks
@@ -186,8 +195,8 @@ class Consensus(Server):
     def _give_up(self) -> None:
         """Let go of proposals that were lost on their way to a leader: whoever waited has asked again, or left."""
         oldest = self.runtime.monotonic() - WAITS_S
-        self._waiting.give_up(oldest, _not_leader("no leader answered"))
-        self._reads.give_up(oldest, _not_leader("no leader answered"))
+        self._waiting.give_up(oldest, not_leader("no leader answered"))
+        self._reads.give_up(oldest, not_leader("no leader answered"))
 
     # -- what the replica tells
 
@@ -261,11 +270,11 @@ class Consensus(Server):
             self._absent = {}
             self._tell_leadership()
             self._subscribers.tell_between(("absent", "", {}))
-        self._abandon(_not_leader())
+        self._abandon(not_leader())
 
     def followed(self, leader: int) -> None:
         """See ``ReplicaListener``: what was sent to the leader before may be lost; who waits asks again, at once."""
-        self._abandon(_not_leader("another host leads now" if leader else "nobody is known to lead"))
+        self._abandon(not_leader("another host leads now" if leader else "nobody is known to lead"))
         if self._links is not None and leader:
             self._links.keep([leader])
         self._tell_leadership()
@@ -354,12 +363,12 @@ class Consensus(Server):
         nodes = {host_id: int(record["node"]) for host_id, record in self._replica.ledger.members.items()}
         return self._last_contact.of(nodes, self._replica.node, self.runtime.boottime())
 
-    async def _hosts_heard(self) -> dict[str, Any]:
+    async def _hosts_heard(self) -> HostsHeard:
         """Who was heard of when, as the leader knows it that a majority has confirmed after ``as_of``."""
         as_of = self.runtime.boottime()
         await self._linearizable()
         if not self._leading:
-            raise _not_leader()
+            raise not_leader()
         return {"as_of": as_of, "heard": self._heard()}
 
     def _choose_voters(self) -> None:
@@ -442,7 +451,7 @@ class Consensus(Server):
     def _into_the_log(self, payload: bytes, key: tuple[str, int]) -> None:
         taken = self._replica.propose(payload, b"%d %b" % (key[1], key[0].encode()))
         if isinstance(taken, Dropped):
-            raise _refused(taken.reason, taken=False)
+            raise not_taken(taken.reason, taken=False)
 
     def _proposed(self, outcome: Outcome) -> Proposed:
         if outcome.error is not None:
@@ -460,7 +469,7 @@ class Consensus(Server):
             self._pump_timer = None
         self._gathered = 0
         if self._failed is None:
-            self._reads.ask(self.runtime.monotonic(), _not_leader)
+            self._reads.ask(self.runtime.monotonic(), not_leader)
             self._replica.pump()
             self._lock_leases.arm()
 
@@ -507,14 +516,14 @@ class Consensus(Server):
             answer["commit_latency_ms"] = self._commit_times.median_ms
         return answer
 
-    async def _files_in_use(self, args: dict[str, Any]) -> dict[str, Any]:
+    async def _files_in_use(self, args: QueryArguments) -> FilesInUse:
         """Look through all jobs, piece by piece between other work."""
         queries = self._queries
         for answer in queries.files_in_use(args):
             if answer is not None and queries is self._queries:
                 return answer
             await self.sleep(0.0)
-        raise _not_leader("another state took this one's place meanwhile")
+        raise not_leader("another state took this one's place meanwhile")
 
     async def _linearizable(self) -> None:
         """Return when this ledger holds whatever was committed when this was called. Raises NotLeader."""
@@ -531,12 +540,12 @@ class Consensus(Server):
     def dropped(self, request: DroppedLater) -> None:
         """See ``ReplicaListener``: reads are asked anew, who proposed is told to ask again."""
         if request.kind == "read":
-            self._reads.dropped(request.context, request.reason, self.runtime.monotonic(), _not_leader)
+            self._reads.dropped(request.context, request.reason, self.runtime.monotonic(), not_leader)
             return
         seq, _, session = request.context.partition(b" ")
         key = session.decode(errors="replace"), int(seq) if seq.isdigit() and len(seq) < 20 else -1
         # An earlier try, or a later one, may have been taken all the same.
-        self._waiting.fail(key, _refused(request.reason, taken=True))
+        self._waiting.fail(key, not_taken(request.reason, taken=True))
 
     def metrics(self) -> dict[str, float]:
         """Commits, batches, refusals by reason, how long the last 1,024 proposals from here waited, sizes."""
@@ -550,7 +559,7 @@ class Consensus(Server):
             "ledger_proposals_of_others_refused_total": self._admission.refused.total(),
         }
 
-    def status(self) -> dict[str, Any]:
+    def status(self) -> LedgerStatus:
         """The state of the ledger on this host, as ``actorgrid inspect`` shows it."""
         now = self.runtime.monotonic()
         return {
@@ -581,20 +590,3 @@ class Consensus(Server):
 
     def _accepts(self) -> bool:
         return self._failed is None and self._disk_space.accepts_new_work()
-
-
-def _refused(reason: str, *, taken: bool) -> ActorGridError:
-    """The error of a proposal that the core, here or on the leader, did not take; *taken* as for ``_not_leader``."""
-    if reason != "too_many_uncommitted_bytes":
-        return _not_leader(reason, taken=taken)
-    return MailboxFull("too much waits for the disk", found=reason, hint="propose it again", taken=taken)
-
-
-def _not_leader(found: str = "", *, taken: bool = True) -> NotLeader:
-    """The error of a host that does not lead. *taken*: the proposal may be in a log, and be committed later."""
-    return NotLeader(
-        "this host does not lead the ledger",
-        found=found or "its leadership ended",
-        hint="propose it again, here or where the leader is: an entry that was committed is answered, not repeated",
-        taken=taken,
-    )

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import logging
-from typing import Any
 
 from actorgrid.actors.ledger.job_filter import JobFilter
 from actorgrid.actors.ledger.outcome import Event, Outcome
+from actorgrid.actors.ledger.query_answers import HistoryEvent
 from actorgrid.actors.ledger.record_types import JobRecord
 from actorgrid.actors.raft.storage.store import Store
 from actorgrid.errors import LogCorrupted, LogFailed, StorageError
@@ -78,6 +78,6 @@ class History:
             counts[job["state"]] = counts.get(job["state"], 0) + 1
         return counts
 
-    def events(self, from_index: int, limit: int) -> list[dict[str, Any]]:
+    def events(self, from_index: int, limit: int) -> list[HistoryEvent]:
         """Written events from an index on, oldest first."""
         return self._store.events(from_index, limit)

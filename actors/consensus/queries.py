@@ -8,6 +8,22 @@ from itertools import islice
 from typing import Any
 
 from actorgrid.actors.ledger.job_filter import JobFilter
+from actorgrid.actors.ledger.messages import QueryArguments
+from actorgrid.actors.ledger.query_answers import (
+    AllocationRecords,
+    ApiKeyRecords,
+    EventsPage,
+    FilesInUse,
+    HostRecords,
+    JobsPage,
+    JobStates,
+    JoinTokenRecords,
+    LedgerCounts,
+    LockRecords,
+    PayloadsPage,
+    QuotaRecords,
+    SettingValues,
+)
 from actorgrid.actors.ledger.record_types import JobRecord
 from actorgrid.actors.ledger.state import Ledger
 from actorgrid.actors.ledger.tables.jobs import FINAL, QUEUED
@@ -35,24 +51,24 @@ class Queries:
     def __init__(self, ledger: Ledger, history: History) -> None:
         self._ledger = ledger
         self._history = history
-        self._kinds: dict[str, Callable[[dict[str, Any]], Any]] = {
+        self._kinds: dict[str, Callable[[QueryArguments], Any]] = {
             "job": self._job,
             "job_states": self._job_states,
             "payloads": self._payloads,
             "jobs": self._jobs,
-            "allocations": lambda _: {"allocations": list(ledger.allocations.values())},
-            "hosts": lambda _: {"hosts": [host for _, host in sorted(ledger.hosts.items())]},
+            "allocations": lambda _: AllocationRecords(allocations=list(ledger.allocations.values())),
+            "hosts": lambda _: HostRecords(hosts=[host for _, host in sorted(ledger.hosts.items())]),
             "lock": lambda args: ledger.locks.get(str(args["name"])),
-            "locks": lambda _: {"locks": [lock for _, lock in sorted(ledger.locks.items())]},
-            "quotas": lambda _: {"quotas": ledger.quotas.rows()},
-            "join_tokens": lambda _: {"join_tokens": list(ledger.join_tokens.values())},
-            "api_keys": lambda _: {"api_keys": list(ledger.api_keys.values())},
-            "settings": lambda _: {"settings": dict(sorted(ledger.settings.items()))},
+            "locks": lambda _: LockRecords(locks=[lock for _, lock in sorted(ledger.locks.items())]),
+            "quotas": lambda _: QuotaRecords(quotas=ledger.quotas.rows()),
+            "join_tokens": lambda _: JoinTokenRecords(join_tokens=list(ledger.join_tokens.values())),
+            "api_keys": lambda _: ApiKeyRecords(api_keys=list(ledger.api_keys.values())),
+            "settings": lambda _: SettingValues(settings=dict(sorted(ledger.settings.items()))),
             "events": self._events,
             "counts": self._counts,
         }
 
-    def answer(self, kind: str, args: dict[str, Any]) -> Any:
+    def answer(self, kind: str, args: QueryArguments) -> Any:
         """Answer a query of that kind. Raises BadRequest for a kind or an argument that is none."""
         reader = self._kinds.get(kind)
         if reader is None:
@@ -62,11 +78,11 @@ class Queries:
         except (TypeError, ValueError, KeyError) as error:
             raise BadRequest(f"query {kind}: wrong arguments: {error}", asked=repr(args)[:200]) from None
 
-    def _job(self, args: dict[str, Any]) -> JobRecord | None:
+    def _job(self, args: QueryArguments) -> JobRecord | None:
         job_id = str(args["job_id"])
         return self._ledger.jobs.get(job_id) or self._history.job(job_id)
 
-    def _job_states(self, args: dict[str, Any]) -> dict[str, Any]:
+    def _job_states(self, args: QueryArguments) -> JobStates:
         found = {}
         for job_id in map(str, args["job_ids"][:LIST_MAX]):
             record = self._job({"job_id": job_id})
@@ -74,7 +90,7 @@ class Queries:
                 found[job_id] = record["state"]
         return {"states": found}
 
-    def _payloads(self, args: dict[str, Any]) -> dict[str, Any]:
+    def _payloads(self, args: QueryArguments) -> PayloadsPage:
         limit = max(1, min(int(args.get("limit") or EVENTS_DEFAULT), LIST_MAX))
         digests: dict[str, None] = {}
         last = None
@@ -85,7 +101,7 @@ class Queries:
             digests.update(dict.fromkeys(digest for digest in named if digest))
         return {"digests": list(digests), "next": None}
 
-    def files_in_use(self, args: dict[str, Any]) -> Iterator[dict[str, Any] | None]:
+    def files_in_use(self, args: QueryArguments) -> Iterator[FilesInUse | None]:
         """The answer to ``files_in_use``, after a ``None`` for each 1,000 jobs that were looked through.
 
         Raises BadRequest for more than 1,000 names of a kind.
@@ -100,9 +116,9 @@ class Queries:
             used["job_ids"].update(wanted["job_ids"].intersection(depends_on or ()))
             if count % SLICE == SLICE - 1:
                 yield None
-        yield {kind: sorted(names) for kind, names in used.items()}
+        yield FilesInUse(digests=sorted(used["digests"]), job_ids=sorted(used["job_ids"]))
 
-    def _jobs(self, args: dict[str, Any]) -> dict[str, Any]:
+    def _jobs(self, args: QueryArguments) -> JobsPage:
         limit = max(1, min(int(args.get("limit") or LIST_DEFAULT), LIST_MAX))
         prefix = str(args.get("prefix") or "")
         before = args.get("before")
@@ -144,12 +160,12 @@ class Queries:
             counts[state] = counts.get(state, 0) + count
         return counts
 
-    def _events(self, args: dict[str, Any]) -> dict[str, Any]:
+    def _events(self, args: QueryArguments) -> EventsPage:
         limit = max(1, min(int(args.get("limit") or EVENTS_DEFAULT), LIST_MAX))
         self._history.write(self._ledger.index)
         return {"events": self._history.events(int(args.get("from") or 0), limit), "index": self._ledger.index}
 
-    def _counts(self, _args: dict[str, Any]) -> dict[str, Any]:
+    def _counts(self, _args: QueryArguments) -> LedgerCounts:
         return {
             "jobs": self.job_counts(),
             "allocations": len(self._ledger.allocations),

@@ -6,7 +6,7 @@ It is told for an hour after: a voter that sends what is no state has damaged fi
 
 from __future__ import annotations
 
-from typing import Any
+from actorgrid.actors.ledger.query_answers import RefusedSnapshot
 
 TOLD_S = 3600.0
 
@@ -23,7 +23,7 @@ class RefusedSnapshots:
         self.total += 1
         self._last = sender, reason, now_s, index
 
-    def report(self, now_s: float, index: int) -> dict[str, Any] | None:
+    def report(self, now_s: float, index: int) -> RefusedSnapshot | None:
         """``ago_s``, ``sender`` and ``reason`` of the last one; ``behind``: nothing has come to the ledger since."""
         if self._last is None or now_s - self._last[2] > TOLD_S:
             return None

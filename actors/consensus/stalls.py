@@ -7,6 +7,7 @@ from collections.abc import Collection, Mapping, Sequence
 from itertools import islice
 from typing import Any
 
+from actorgrid.actors.ledger.query_answers import CommitStalls
 from actorgrid.actors.ledger.record_types import MemberRecord
 from actorgrid.actors.raft.status import Status
 
@@ -38,7 +39,7 @@ class Stalls:
         status: Status,
         waiting: Collection[Sequence[tuple[Any, float]]],
         members: Mapping[str, MemberRecord],
-    ) -> dict[str, Any]:
+    ) -> CommitStalls:
         """Look, and say what was found. *waiting*: this host's proposals, the oldest first, with since when each waits.
 
         ``commits_stalled_s``: how long something proposed has waited while nothing was committed; ``None`` while

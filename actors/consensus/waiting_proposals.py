@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 
 from actorgrid.actors.ledger.outcome import Outcome
-from actorgrid.errors import ActorGridError, MailboxFull
+from actorgrid.errors import ActorGridError, MailboxFull, NotLeader
 from actorgrid.supervisors.runtime import Waiter
 
 WAITING_MAX = 10_000
@@ -81,3 +81,20 @@ class WaitingProposals:
         waiters = self._waiting.pop(key, [])
         self._count -= len(waiters)
         return waiters
+
+
+def not_taken(reason: str, *, taken: bool) -> ActorGridError:
+    """The error of a proposal that the core, here or on the leader, did not take; *taken* as for ``not_leader``."""
+    if reason != "too_many_uncommitted_bytes":
+        return not_leader(reason, taken=taken)
+    return MailboxFull("too much waits for the disk", found=reason, hint="propose it again", taken=taken)
+
+
+def not_leader(found: str = "", *, taken: bool = True) -> NotLeader:
+    """The error of a host that does not lead. *taken*: the proposal may be in a log, and be committed later."""
+    return NotLeader(
+        "this host does not lead the ledger",
+        found=found or "its leadership ended",
+        hint="propose it again, here or where the leader is: an entry that was committed is answered, not repeated",
+        taken=taken,
+    )

@@ -12,12 +12,12 @@ from actorgrid.actors.ledger.record_types import (
     NO_ATTEMPT,
     NO_JOB,
     AllocationRecord,
-    ErrorRecord,
     GangPlace,
     JobRecord,
     PreemptionRecord,
 )
 from actorgrid.demand import Demand
+from actorgrid.errors import ErrorRecord
 from actorgrid.hotpath.records import Shares
 
 from ..ledger.attempt_ids import attempt_of, job_of

@@ -23,8 +23,8 @@ from actorgrid.actors.ledger.record_types import (
     JoinTokenRecord,
     MemberRecord,
     QuotaRecord,
-    TrustRecord,
 )
+from actorgrid.actors.ledger.trust_records import TrustRecord
 from actorgrid.errors import ActorDown, ActorError, ActorGridError, CallTimeout, MailboxFull, NoQuorum, NotLeader
 from actorgrid.supervisors.envelope import SettingChanged
 from actorgrid.supervisors.runtime import Waiter

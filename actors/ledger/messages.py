@@ -14,8 +14,8 @@ from actorgrid.actors.ledger.record_types import (
     LockRecord,
     MemberRecord,
     QuotaRecord,
-    TrustRecord,
 )
+from actorgrid.actors.ledger.trust_records import TrustRecord
 
 from .command import Command
 from .recovery_records import HostRecoveryRecord
@@ -51,6 +51,10 @@ class Proposed:
     result: dict[str, Any]
 
 
+QueryArguments = dict[str, Any]
+"""What a question names, by kind, as it came: whoever answers checks it."""
+
+
 @dataclass(frozen=True, slots=True)
 class Query:
     """Read what is committed. Answer: plain values, by kind:
@@ -74,7 +78,7 @@ class Query:
     """
 
     kind: str
-    args: dict[str, Any] = field(default_factory=dict)
+    args: QueryArguments = field(default_factory=dict)
     linearizable: bool = False
 
 

@@ -11,6 +11,7 @@ from actorgrid.actors.ledger.record_types import (
     QuotaRecord,
     ResourcesRecord,
 )
+from actorgrid.actors.ledger.trust_records import BundleRecord
 from actorgrid.sizes import ANNOTATION_BYTES_MAX, ANNOTATIONS_MAX
 
 from .field_checks import (
@@ -199,7 +200,7 @@ def check_api_key(key: ApiKeyRecord) -> None:
     check_fields("key", key, _API_KEY, {})
 
 
-def check_bundle(bundle: dict[str, Any]) -> None:
+def check_bundle(bundle: BundleRecord) -> None:
     """Check a trust bundle: one authority signs, and no two are of one generation."""
     check_fields("bundle", bundle, _BUNDLE, {})
     authorities = bundle.get("authorities")

@@ -9,8 +9,7 @@ from __future__ import annotations
 
 from typing import Any, NotRequired, TypedDict, cast
 
-ErrorRecord = dict[str, Any]
-"""An error as ``ActorGridError.to_dict`` writes it."""
+from actorgrid.errors import ErrorRecord
 
 
 class ResourcesRecord(TypedDict, total=False):
@@ -360,6 +359,23 @@ class HostFacts(TypedDict):
     """Where it stands."""
 
 
+class MeasuredFigures(TypedDict, total=False):
+    """What a host measured of its disk and its network, at most once a day."""
+
+    at: float
+    """When, s since 1970; 0: not all of it could be measured, and is tried again."""
+    fdatasync_ms: float
+    """Median time until 4 KiB are durable."""
+    write_mb_per_s: float
+    """How fast bytes become durable, one after the other."""
+    to: str
+    """The host to which the network was measured."""
+    round_trip_ms: float
+    """Median time of a call to it and the answer."""
+    network_mb_per_s: float
+    """How fast bytes get there, several calls in flight."""
+
+
 class HostRecord(HostFacts):
     """A host that has registered for work."""
 
@@ -369,7 +385,7 @@ class HostRecord(HostFacts):
     """Where it last said that it is there."""
     draining: NotRequired[bool]
     """Whether it takes nothing new."""
-    measured: NotRequired[dict[str, Any]]
+    measured: NotRequired[MeasuredFigures]
     """What its disk and network do, by name with unit."""
     absence_s: NotRequired[float]
     """How long to wait for it, from its last word on."""
@@ -514,80 +530,10 @@ class RemovedRecord(TypedDict):
     """Whether it left in order, by its own will or as planned."""
 
 
-class AuthorityRecord(TypedDict):
-    """One generation of the cluster's authority, in a bundle."""
-
-    generation: int
-    """Its number, from 1."""
-    state: str
-    """waiting, signing or accepted."""
-    certificate: str
-    """Its certificate, as PEM."""
-    endorsements: dict[str, str]
-    """Signatures of the generations around it, in hex, by their numbers."""
-
-
-class BundleRecord(TypedDict):
-    """The trust bundle: the authorities that the cluster accepts."""
-
-    format: int
-    """The format of the bundle."""
-    cluster_id: str
-    """The cluster that it is for."""
-    version: int
-    """Its version, from 1; each step is one more."""
-    authorities: list[AuthorityRecord]
-    """The authorities that are accepted, one or two."""
-
-
-class CertificateRequestRecord(TypedDict):
-    """A certificate that a host asks for."""
-
-    id: int
-    """The index of the entry that asked."""
-    csr: str
-    """The request, as PKCS #10 in hex."""
-    addresses: list[str]
-    """The addresses that the certificate is to name."""
-
-
-class IssuedRecord(TypedDict):
-    """A certificate that was made and not taken yet."""
-
-    certificate: str
-    """The certificate, as PEM."""
-
-
-class TrustRecord(TypedDict, total=False):
-    """A host's part in the cluster's trust: its certificate, keys and requests; under ``@bundle`` the bundle alone."""
-
-    bundle: BundleRecord
-    """The cluster's trust bundle."""
-    host_id: str
-    """The host whose record it is."""
-    certificate: str
-    """Its certificate, as PEM; empty before it said so."""
-    fingerprint: str
-    """The fingerprint of that certificate."""
-    generation: int
-    """The generation that issued it."""
-    valid_until: float
-    """When that certificate runs out."""
-    bundle_version: int
-    """The version of the bundle that it has."""
-    keys: list[int]
-    """The generations whose key it has."""
-    sealed: dict[str, str]
-    """Keys on their way to it, by generation, in hex."""
-    request: CertificateRequestRecord | None
-    """Set while it waits for a certificate."""
-    issued: IssuedRecord | None
-    """Set until it has taken it."""
-
-
 NO_JOB = cast("JobRecord", {})
 NO_ATTEMPT = cast("AttemptRecord", {})
 NO_ALLOCATION = cast("AllocationRecord", {})
 NO_HOST = cast("HostRecord", {})
 NO_MEMBER = cast("MemberRecord", {})
+NO_ERROR = cast("ErrorRecord", {})
 """In the place of a record that is not there, for ``get`` with a value for what it does not say."""

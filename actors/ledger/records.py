@@ -10,14 +10,21 @@ from actorgrid.actors.ledger.record_types import (
     AttemptRecord,
     DeviceRecord,
     EndFacts,
-    ErrorRecord,
     HostFacts,
     HostRecord,
     JobRecord,
     OwnerRecord,
     ResourcesRecord,
 )
-from actorgrid.errors import ActorGridError, DependencyFailed, TaskCancelled, TaskFailed, TaskTimedOut, WorkerLost
+from actorgrid.errors import (
+    ActorGridError,
+    DependencyFailed,
+    ErrorRecord,
+    TaskCancelled,
+    TaskFailed,
+    TaskTimedOut,
+    WorkerLost,
+)
 
 from .tables.preemption import PREEMPTED, preempted_error
 

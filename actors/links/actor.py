@@ -8,6 +8,7 @@ from __future__ import annotations
 from typing import Any, ClassVar
 
 import actorgrid
+from actorgrid.actors.ledger.query_answers import LedgerStatus, PayloadsPage
 from actorgrid.errors import ActorGridError, HostUnreachable, NotFound, NotLeader, NotSupported
 from actorgrid.supervisors.runtime import Runtime, Waiter
 from actorgrid.supervisors.server import handles
@@ -309,7 +310,7 @@ class Links(LedgerFollower):
         behind = None
         try:
             while True:
-                page = await self.call("consensus", Query("payloads", {"behind": behind}), LOOK_S)
+                page: PayloadsPage = await self.call("consensus", Query("payloads", {"behind": behind}), LOOK_S)
                 self._payloads.named(page["digests"])
                 behind = page["next"]
                 if behind is None:
@@ -320,7 +321,7 @@ class Links(LedgerFollower):
 
     async def _voters(self) -> list[str]:
         """The hosts that vote, whoever answers soonest first."""
-        status = await self.call("consensus", Query("status"))
+        status: LedgerStatus = await self.call("consensus", Query("status"))
         members = self._ledger.members
         voters = [host_id for host_id, member in members.items() if member["node"] in status["voters"]]
         return sorted(voters, key=lambda host_id: not self._net.reachable(host_id))

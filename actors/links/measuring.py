@@ -12,7 +12,6 @@ from collections import deque
 from collections.abc import Callable
 from pathlib import Path
 from time import perf_counter, time
-from typing import Any
 
 from actorgrid.errors import ActorGridError
 from actorgrid.supervisors.server import Server
@@ -20,6 +19,7 @@ from actorgrid.transports.peer.calls import PendingAnswer
 
 from ..ledger.client import LedgerClient
 from ..ledger.commands import MeasureHost
+from ..ledger.record_types import MeasuredFigures
 from .pieces import pack
 
 SERVICE = "measure"
@@ -53,7 +53,7 @@ class Measuring:
         now = time()
         if now - AGAIN_S < (record.get("measured") or {}).get("at", 0.0) <= now:
             return
-        measured: dict[str, Any] = {"at": now, **await self._storage(host.paths.data_dir)}
+        measured: MeasuredFigures = {"at": now, **await self._storage(host.paths.data_dir)}
         other = self._neighbour()
         if other is not None:
             try:
@@ -70,7 +70,7 @@ class Measuring:
         known = [id for id in enrolment.seeds if id in self._ledger.members]
         return next((id for id in (*known, self._ledger.leader) if id is not None and id != own), None)
 
-    async def _storage(self, folder: Path) -> dict[str, float]:
+    async def _storage(self, folder: Path) -> MeasuredFigures:
         """Measure the disk: the median fdatasync of 4 KiB, and how fast bytes become durable one after the other."""
         if shutil.disk_usage(folder).free < FREE_BYTES_MIN:
             return {}
@@ -101,7 +101,7 @@ class Measuring:
             "write_mb_per_s": round(written / took_s / 1e6, 1),
         }
 
-    async def _network(self, host_id: str) -> dict[str, Any]:
+    async def _network(self, host_id: str) -> MeasuredFigures:
         """The median time of a call and its answer, and how fast bytes get there, several calls in flight."""
         nothing, data = pack({}), pack({"data": os.urandom(SENT_BYTES)})
         trips: list[float] = []

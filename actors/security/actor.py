@@ -18,6 +18,7 @@ from cryptography import x509
 import actorgrid
 from actorgrid.actors.ledger.answers import MemberAnswer, RevokeAnswer
 from actorgrid.actors.ledger.join_tokens import ID_BYTES, NONCE_BYTES, SECRET_BYTES, make_token
+from actorgrid.actors.ledger.query_answers import LedgerStatus
 from actorgrid.actors.ledger.record_types import JoinTokenRecord
 from actorgrid.errors import ActorGridError, BadRequest, KeyUnusable, Overloaded, PortInUse
 from actorgrid.supervisors.server import handles
@@ -172,7 +173,7 @@ class JoinServer(LedgerFollower):
             version=asked.capabilities.software,
         )
         result: MemberAnswer = await self._ledger.propose(command, COMMIT_TIMEOUT_S)
-        status = await self.call("consensus", Query("status"))
+        status: LedgerStatus = await self.call("consensus", Query("status"))
         return JoinWelcome(
             self._material.bundle.cluster_id,
             asked.claim.host_id,

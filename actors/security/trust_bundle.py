@@ -22,7 +22,7 @@ from typing import Any, Literal
 from cryptography import x509
 
 from actorgrid.actors.ledger.names import check_id
-from actorgrid.actors.ledger.record_types import BundleRecord
+from actorgrid.actors.ledger.trust_records import BundleRecord
 from actorgrid.errors import CertificateRefused, KeyUnusable, WrongCluster, WrongState
 
 from .authority import ROTATION_LEFT_S, is_endorsed

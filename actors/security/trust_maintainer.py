@@ -14,6 +14,7 @@ from typing import Any
 from cryptography import x509
 
 from actorgrid.actors.ledger.command import Command
+from actorgrid.actors.ledger.query_answers import LedgerStatus
 from actorgrid.errors import ActorGridError, WrongState
 from actorgrid.supervisors.server import Server
 
@@ -102,7 +103,7 @@ class TrustMaintainer:
         ledger = self._ledger
         if self._host_id not in ledger.members:
             return
-        status = await self._server.call("consensus", Query("status"))
+        status: LedgerStatus = await self._server.call("consensus", Query("status"))
         nodes = set(status["voters"])
         self._voters = frozenset(id for id, member in ledger.members.items() if member["node"] in nodes)
         for _ in range(STEPS_A_TURN):

@@ -17,7 +17,8 @@ from typing import Any
 from cryptography import x509
 from cryptography.hazmat.primitives.asymmetric import ec
 
-from actorgrid.actors.ledger.record_types import CertificateRequestRecord, MemberRecord, TrustRecord
+from actorgrid.actors.ledger.record_types import MemberRecord
+from actorgrid.actors.ledger.trust_records import CertificateRequestRecord, TrustRecord
 from actorgrid.errors import ActorGridError, CertificateRefused
 
 from ..ledger.tables.trust import BUNDLE, carriers, holders, lacking_key, not_taken

@@ -16,6 +16,7 @@ from typing import Any, ClassVar
 from actorgrid.actors.ledger.attempt_ids import job_of
 from actorgrid.actors.ledger.client import LedgerClient, LedgerFollower
 from actorgrid.actors.ledger.messages import Applied, LedgerSnapshot, Query
+from actorgrid.actors.ledger.query_answers import FilesInUse
 from actorgrid.actors.ledger.record_types import NO_ALLOCATION, NO_HOST, AllocationRecord
 from actorgrid.errors import ActorGridError
 from actorgrid.supervisors.runtime import Runtime
@@ -280,7 +281,7 @@ class WorkerManager(LedgerFollower):
         # Which of them jobs still want, the ledger says: a long queue is not kept here for that.
         asked = {"digests": blobs, "job_ids": sorted({job_of(folder.name) for folder in folders})}
         try:
-            used = await self.call("consensus", Query("files_in_use", asked), timeout_s=IN_USE_S)
+            used: FilesInUse = await self.call("consensus", Query("files_in_use", asked), timeout_s=IN_USE_S)
         except ActorGridError as error:
             self.log.info("which files are still wanted: %s", error)
             return

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from actorgrid.actors.cluster.host_leases import over_after_s
-from actorgrid.actors.ledger.record_types import NO_ALLOCATION, NO_ATTEMPT, JobRecord
+from actorgrid.actors.ledger.record_types import NO_ALLOCATION, NO_ATTEMPT, NO_ERROR, JobRecord
 from actorgrid.actors.ledger.records import isolation_of
 from actorgrid.actors.ledger.tables.preemption import PREEMPTIONS_MAX
 from actorgrid.amounts import duration
@@ -15,7 +15,7 @@ from actorgrid.models import AttemptState
 def lost_note(job: JobRecord) -> list[str]:
     """The sentence that the attempt before (or the last one, of a job that waits) went with its host."""
     for attempt in reversed(job["attempts"]):
-        error = attempt.get("error") or {}
+        error = attempt.get("error") or NO_ERROR
         if error.get("code") == HostLost.__name__:
             return [f"attempt {attempt['number']} went with its host ({error['found']}); that costs no retry"]
         if attempt.get("ended_at") is not None:

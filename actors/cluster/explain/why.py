@@ -12,6 +12,7 @@ from typing import Any, cast
 
 from actorgrid.actors.ledger.record_types import (
     NO_ATTEMPT,
+    NO_ERROR,
     NO_HOST,
     NO_JOB,
     AllocationRecord,
@@ -231,7 +232,7 @@ def _between_attempts(job: JobRecord, now: float) -> _Story:
     if not job["attempts"]:
         return _Story(f"it is tried again in {wait}", steps=["wait a moment"], more=start)
     last = job["attempts"][-1]
-    why = (last.get("error") or {}).get("message") or "see its log"
+    why = (last.get("error") or NO_ERROR).get("message") or "see its log"
     left = job.get("retries_left", 0)
     return _Story(
         f"attempt {last['number']} ended ({why}); the next one starts in {wait}",
@@ -496,7 +497,7 @@ def _attempt(attempt: AttemptRecord, context: JobContext) -> dict[str, Any]:
         "ran_s": max(0.0, (ended or context.now) - began) if began else None,
         "exit_code": attempt.get("exit_code"),
         "signal": attempt.get("signal"),
-        "error": (attempt.get("error") or {}).get("message"),
+        "error": (attempt.get("error") or NO_ERROR).get("message"),
     }
 
 
@@ -523,19 +524,19 @@ def _succeeded(job: JobRecord, context: JobContext) -> _Story:
 
 
 def _cancelled(job: JobRecord, context: JobContext) -> _Story:
-    said = (job.get("error") or {}).get("message") or "it was cancelled"
+    said = (job.get("error") or NO_ERROR).get("message") or "it was cancelled"
     return _Story(f"{said}{_ago(job, context)}", steps=["submit it again if you still want it"])
 
 
 def _failed(job: JobRecord, context: JobContext) -> _Story:
     last = job["attempts"][-1] if job["attempts"] else NO_ATTEMPT
-    error = job.get("error") or last.get("error") or {}
+    error = job.get("error") or last.get("error") or NO_ERROR
     details = error.get("details") or {}
     headline = error.get("message") or f"it ended as {job['state']}"
     steps = []
     root = context.root
     if root is not None:
-        cause = (root.get("error") or {}).get("message") or f"it ended as {root['state']}"
+        cause = (root.get("error") or NO_ERROR).get("message") or f"it ended as {root['state']}"
         headline = f"job {root['job_id']} ({root.get('name', '')}), which it waited for, {root['state']}: {cause}"
         steps.append(f"actorgrid why {root['job_id']}")
     reasons = [f"asked: {error['asked']}"] if error.get("asked") and root is None else []

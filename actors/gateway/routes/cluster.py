@@ -21,6 +21,7 @@ from actorgrid.actors.gateway.server.last_known import cluster_known, last_known
 from actorgrid.actors.gateway.server.route import RequestContext, Route, RouteTable
 from actorgrid.actors.gpu.messages import Inventory, RecentDecisions
 from actorgrid.actors.ledger.messages import Query
+from actorgrid.actors.ledger.query_answers import AllocationRecords
 from actorgrid.errors import SettingNotLive, UnknownSetting
 from actorgrid.models import PerformanceMetrics, SettingChange
 
@@ -87,7 +88,7 @@ async def get_gpus(call: RequestContext) -> Any:
 @ROUTES.add("GET", "/api/allocations", AllocationsAnswer, "cluster")
 async def get_allocations(call: RequestContext) -> Any:
     """What is allocated, and to whom."""
-    found = await call.ask("consensus", Query("allocations"))
+    found: AllocationRecords = await call.ask("consensus", Query("allocations"))
     return {
         "allocations": sorted(found["allocations"], key=lambda record: str(record["allocation_id"])),
         "last_known": last_known(await cluster_known(call, fresh=False)),

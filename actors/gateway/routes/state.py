@@ -16,6 +16,7 @@ from actorgrid.actors.gateway.server.rights import own_changes
 from actorgrid.actors.gateway.server.route import RequestContext, Route, RouteTable
 from actorgrid.actors.gateway.server.stream import send_events
 from actorgrid.actors.ledger.messages import Query
+from actorgrid.actors.ledger.query_answers import EventsPage, HistoryEvent
 from actorgrid.actors.replication.messages import Mutate, Read, ReadPrefix
 from actorgrid.actors.replication.namespaces import CLUSTER, check_read, check_write, may_see
 from actorgrid.errors import BadRequest, DiskFull, NotReplicated, StateTypeConflict, UnknownKey
@@ -138,7 +139,9 @@ async def get_events(call: RequestContext) -> Any:
                 yield item
             return
         while True:
-            answer = await call.ask("consensus", Query("events", {"from": index, "limit": HISTORY_PAGE}), 10.0)
+            answer: EventsPage = await call.ask(
+                "consensus", Query("events", {"from": index, "limit": HISTORY_PAGE}), 10.0
+            )
             page = answer["events"]
             for event in grouped(page):
                 yield Item(event["index"], encode_json(event))
@@ -168,7 +171,7 @@ async def _nothing() -> AsyncIterator[Item]:
         yield item
 
 
-def grouped(rows: list[dict[str, Any]]) -> Iterator[dict[str, Any]]:
+def grouped(rows: list[HistoryEvent]) -> Iterator[dict[str, Any]]:
     """Rows of the ledger's history, one event per entry of the log, in the form of the live ones."""
     for index, group in groupby(rows, key=itemgetter("index")):
         changes = list(group)

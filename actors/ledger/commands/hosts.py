@@ -3,9 +3,9 @@
 from typing import Annotated
 
 from ..command import Command, Proposer, verb
-from ..field_checks import Absence, Date, Held, Id, Plain, Table, Text, Truth, Whole, is_table
+from ..field_checks import Absence, Date, Held, Id, Plain, Text, Truth, Whole, is_table
 from ..record_checks import check_host
-from ..record_types import HostFacts
+from ..record_types import HostFacts, MeasuredFigures
 
 
 @verb("register_host", Proposer.ITSELF)
@@ -67,7 +67,7 @@ class MeasureHost(Command):
 
     host: Id
     incarnation: Whole
-    measured: Table
+    measured: Annotated[MeasuredFigures, is_table]
 
 
 @verb("drain_host", Proposer.DOOR)

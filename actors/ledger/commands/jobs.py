@@ -2,6 +2,8 @@
 
 from typing import Annotated, TypeVar, cast
 
+from actorgrid.errors import ErrorRecord
+
 from ..command import Command, Proposer, verb, version_of
 from ..field_checks import (
     ABSENT,
@@ -25,7 +27,7 @@ from ..field_checks import (
     is_table,
 )
 from ..record_checks import check_grant_target, check_job, job_version
-from ..record_types import EndFacts, ErrorRecord
+from ..record_types import EndFacts
 from ..records import END_FACTS
 
 LIMITS_SINCE = 2

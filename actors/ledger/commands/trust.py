@@ -5,7 +5,7 @@ from typing import Annotated
 from ..command import Command, Proposer, verb
 from ..field_checks import Id, Indexes, Number, Plain, Text, Texts, Whole, is_table
 from ..record_checks import check_bundle
-from ..record_types import BundleRecord
+from ..trust_records import BundleRecord
 
 
 @verb("publish_bundle", Proposer.VOTER)

@@ -16,6 +16,7 @@ from typing import Any, cast
 from actorgrid.actors.ledger.attempt_ids import attempt_id
 from actorgrid.actors.ledger.commands import EndAttempt, TakeSuccess, end_facts, value_or_none
 from actorgrid.actors.ledger.record_types import (
+    NO_ERROR,
     AllocationRecord,
     AttemptRecord,
     GangMemberRecord,
@@ -166,7 +167,7 @@ def verdict(job: JobRecord, attempt: AttemptRecord, retry_at: float | None) -> E
     if attempt["ending"] is None:
         return replace(whole, exit_code=0, result_bytes=members[0]["result_bytes"])
     blamed = _blamed(job, attempt)
-    error = blamed["error"] or {}
+    error = blamed["error"] or NO_ERROR
     return replace(
         whole,
         outcome=blamed["state"],

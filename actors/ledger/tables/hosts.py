@@ -19,9 +19,9 @@ from typing import cast
 from actorgrid.actors.ledger.answers import HostAnswer, RegisterHostAnswer
 from actorgrid.actors.ledger.commands import AllowAbsence, ConfirmHost, DrainHost, LoseHost, MeasureHost, RegisterHost
 from actorgrid.actors.ledger.entry import EntryContext, applies
-from actorgrid.actors.ledger.record_types import ErrorRecord, HostRecord
+from actorgrid.actors.ledger.record_types import HostRecord
 from actorgrid.actors.ledger.records import new_host
-from actorgrid.errors import HostLost, NotFound, StaleIncarnation, WrongState
+from actorgrid.errors import ErrorRecord, HostLost, NotFound, StaleIncarnation, WrongState
 
 from .members import Members
 

@@ -130,9 +130,10 @@ class JobTable(MutableMapping[str, JobRecord]):
             if isinstance(entry, tuple):
                 fields: Plain = dict(zip(entry[0].own, unpack(entry[2]), strict=True))
             else:
-                fields = cast("Plain", _record(job_id, entry))
-                if isinstance(entry, dict) and not keep(entry):
+                record = _record(job_id, entry)
+                if record is entry and not keep(record):
                     continue
+                fields = cast("Plain", record)
             yield job_id, [fields.get(name) for name in names]
 
     def copy(self, keep: Callable[[JobRecord], bool], waiting: bool = True) -> JobTable:

@@ -7,8 +7,9 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any, cast
 
 from actorgrid.actors.ledger.messages import JobsWanted
-from actorgrid.actors.ledger.record_types import ErrorRecord, JobRecord
+from actorgrid.actors.ledger.record_types import JobRecord
 from actorgrid.actors.ledger.records import dependency_failed
+from actorgrid.errors import ErrorRecord
 from actorgrid.models import JobState
 
 from .dependencies import Dependencies

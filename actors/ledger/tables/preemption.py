@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from actorgrid.actors.ledger.record_types import AttemptRecord, ErrorRecord, JobRecord, PreemptionRecord
-from actorgrid.errors import WorkerLost, WrongState
+from actorgrid.actors.ledger.record_types import AttemptRecord, JobRecord, PreemptionRecord
+from actorgrid.errors import ErrorRecord, WorkerLost, WrongState
 
 if TYPE_CHECKING:
     from actorgrid.actors.ledger.commands import PreemptAttempt

@@ -24,13 +24,8 @@ from actorgrid.actors.ledger.commands import (
     SealAuthority,
 )
 from actorgrid.actors.ledger.entry import EntryContext, applies
-from actorgrid.actors.ledger.record_types import (
-    BundleRecord,
-    CertificateRequestRecord,
-    IssuedRecord,
-    MemberRecord,
-    TrustRecord,
-)
+from actorgrid.actors.ledger.record_types import MemberRecord
+from actorgrid.actors.ledger.trust_records import BundleRecord, CertificateRequestRecord, IssuedRecord, TrustRecord
 from actorgrid.errors import NotFound, StaleToken, WrongState
 
 from .members import Members

@@ -17,10 +17,11 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from actorgrid.actors.ledger.job_filter import JobFilter
 from actorgrid.actors.ledger.outcome import Event
+from actorgrid.actors.ledger.query_answers import HistoryEvent
 from actorgrid.actors.ledger.record_types import JobRecord
 from actorgrid.errors import DiskFull, LogCorrupted, StorageError
 
@@ -203,7 +204,7 @@ class Store:
         with self._named():
             return dict(self._db.execute("SELECT state, count(*) FROM history GROUP BY state").fetchall())
 
-    def events(self, from_index: int, limit: int) -> list[dict[str, Any]]:
+    def events(self, from_index: int, limit: int) -> list[HistoryEvent]:
         """Events from a log index on, oldest first; the last index given is given whole, even over the limit."""
         columns = ("number", "index", "at", "type", "kind", "id", "state")
         with self._named():
@@ -213,7 +214,7 @@ class Store:
                 " ORDER BY number LIMIT 1 OFFSET :more), 9223372036854775807) ORDER BY number",
                 {"first": from_index, "more": max(0, limit - 1)},
             ).fetchall()
-        return [dict(zip(columns, row, strict=True)) for row in rows]
+        return [cast("HistoryEvent", dict(zip(columns, row, strict=True))) for row in rows]
 
     # -- plumbing
 
