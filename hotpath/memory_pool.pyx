@@ -349,6 +349,7 @@ cdef class MemoryPool:
                 raise MemoryError(f"no memory for a batch of {count}")
             for at in range(count):
                 units[at] = self.units_of(asked[at])
+            # Last of what may raise: what is taken below is given back whole, or stands.
             self.ensure(count)
             blocks.first_serial = self.serial + 1
             for at in range(count):
@@ -378,6 +379,7 @@ cdef class MemoryPool:
             batch = <Blocks>blocks
             if batch.pool is not self:
                 raise not_a_block(blocks)
+            # All are looked at before the first goes: a refused batch has changed nothing.
             for at in range(batch.count):
                 if self.nodes[batch.nodes[at]].serial != batch.first_serial + at:
                     raise freed_already(at)
@@ -416,6 +418,7 @@ cdef class MemoryPool:
             most = min(self.units, whole_number(max_moved_bytes, "a bound in bytes", 0) >> self.shift)
         if want > self.units - self.used:
             raise self.refusal(want)
+        # A plan holds back the holes that it enlarges, also from the next plan: one at a time.
         self.end_plan()
         self.plan += 1
         found.plan = self.plan
@@ -439,6 +442,7 @@ cdef class MemoryPool:
         self.moves += 1
         self.moved += self.nodes[known.node].size
         self.reserved -= self.nodes[known.target].size
+        # Nothing is kept for the block any more: freed later, it would drop a reservation that is somebody else's by then.
         self.nodes[known.node].link = self.nodes[known.target].link = -1
         self.swap_places(known.node, known.target)
         self.release(known.target)
@@ -593,6 +597,8 @@ cdef class MemoryPool:
         cdef int bin = bin_of(n), top = bin >> 4, found
         cdef unsigned int subs
         cdef unsigned long long tops
+        # Of its own bin only a few are looked at, since not all of them are large enough; any of a larger bin is. Only
+        # where there is none of those, the whole of its own bin is gone through before it is refused.
         found = self.pick(bin, n, high, PICKED)
         if found >= 0:
             return found
@@ -671,6 +677,7 @@ cdef class MemoryPool:
         return index
 
     cdef inline void give_back(self, int index) noexcept nogil:
+        # A block that is to move has a place kept for it, which would stay kept for good.
         if self.nodes[index].link >= 0:
             self.drop_reservation(self.nodes[index].link)
         self.live -= 1

@@ -276,6 +276,7 @@ cdef class PlacementEngine:
             raise DuplicateNode(f"node {name!r} is registered already", asked=name, hint="remove it first")
         number(gpu_count, "gpu_count")
         number(gpu_memory_mib, "gpu_memory_mib")
+        # All that may refuse or run out of memory comes before the slot is taken: a node is there whole, or not at all.
         check_devices(name, gpu_count, devices)
         listed = device_list(gpu_count, gpu_model, gpu_memory_mib, devices)
         domains = device_domains(name, len(listed), numa, nvlink)
@@ -311,6 +312,7 @@ cdef class PlacementEngine:
             self.names[slot], self.numas[slot], self.nvlinks[slot] = name, numa, nvlink
             self.single_shares[slot] = shares
         node = &self.table.nodes[slot]
+        # A slot that was used before may still be in the table's list of stale nodes: unmarked, it would be listed twice.
         index = node.dirty
         memset(node, 0, sizeof(Node))
         node.dirty = index
@@ -365,6 +367,7 @@ cdef class PlacementEngine:
                     held.shares = left
                 else:
                     del self.held[id]
+        # Before its devices are freed: what they hold is counted by what each of them has left.
         self.allocated_milli -= capacity - node.milli_free
         self.capacity_milli -= capacity
         for index in range(node.gpu_count):
@@ -459,6 +462,7 @@ cdef class PlacementEngine:
             self.node(name)
         for share in wanted:
             self.read_needs(&needs, cpu_milli, memory_mib, len(share[1]), gpu_milli, gpu_memory_mib, ())
+            # Each share is charged before the next is looked at, as two of them may be on one device.
             problem = self.misfit(share, &needs)
             if problem:
                 for taken in wanted[:done]:
@@ -514,6 +518,7 @@ cdef class PlacementEngine:
             exclude=exclude,
             within=within,
         )
+        # Placed for a moment and taken back: how many members fit depends on where the first ones go.
         shares = self.place_all(&needs, members, exclude, (), within, policy, &slot, &gpu, True)
         for share in shares:
             self.charge_share(share, needs.cpu, needs.memory, needs.gpu_milli, needs.gpu_memory, -1)
@@ -748,7 +753,9 @@ cdef class PlacementEngine:
         cdef list shares = None
         cdef tuple found = None
         cdef void* single = NULL
+        # Marks bear the number of the call that made them, so nothing has to be cleared behind it.
         self.call += 1
+        # Before any row is read: both change what the cells of all rows are worth.
         if self.is_mix_stale:
             self.sum_up_mix()
         if self.priced_for == 0 and policy == COMPLETION:
@@ -798,6 +805,7 @@ cdef class PlacementEngine:
                 self.taken[done - 1] = single
             else:
                 shares.append(<object>single if count < 2 else self.share_of(slot, count))
+            # The next member is found by this row: it has to see what this one took. Other rows are settled later.
             if row >= 0 and done < gang:
                 table.set_cell(row, slot, table.cell(row, slot))
         if done == 0 and not partly:
@@ -878,6 +886,7 @@ cdef class PlacementEngine:
     cdef object hold(self, object id, tuple shares, MemberNeeds* needs, Py_ssize_t slot, int gpu):
         cdef Holding held = Holding.__new__(Holding)
         if id is None:
+            # Adopted placements bring ids of their own, which may be numbers too.
             while self.next_id in self.held:
                 self.next_id += 1
             id = self.next_id
