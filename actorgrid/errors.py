@@ -74,6 +74,7 @@
     - TooManyActors
     - OutOfDeviceMemory
     - NoRoomForNestedTask
+    - NoSuitableTarget
   + AdmissionRefused
   + StateTypeConflict
   + SafetyViolated
@@ -516,6 +517,10 @@ class TooManyActors(Overloaded):
 
 class NoRoomForNestedTask(Overloaded):
     """A task that was submitted from within a task or job got no worker in time: those that wait may hold the room."""
+
+
+class NoSuitableTarget(Overloaded):
+    """No host, lease or replica may take the request: none has what it requires, or there is none."""
 
 
 class OutOfDeviceMemory(Overloaded):

@@ -23,6 +23,7 @@ from pydantic_core import PydanticCustomError
 from actorgrid.errors import InvalidSetting, SettingNotLive, UnknownSetting
 from actorgrid.models import Bytes, GPUVendor, parse_bytes
 
+from .balancing_policy import BalancingPolicy
 from .placement_policy import PlacementPolicy
 
 ByteCount = Annotated[int, BeforeValidator(parse_bytes), Field(ge=0, le=2**60)]
@@ -190,6 +191,10 @@ class PoolSection(Section):
 
     warm: int = Field(default=0, ge=0, le=1024, description="workers kept started and idle")
     max: int = Field(default=64, ge=1, le=4096, description="workers at most, busy ones included")
+    balancing: BalancingPolicy = Field(
+        default=BalancingPolicy.LEAST_LOADED,
+        description="which of a session's workers gets a task, where the client does not say",
+    )
 
     @model_validator(mode="after")
     def _warm_within_max(self) -> PoolSection:

@@ -103,9 +103,17 @@ def _performance_line(figures: dict[str, Any]) -> str:
 
 
 @click.command()
+@click.option("--load", is_flag=True, help="How loaded each is, was, and is expected to be.")
 @host_command
-def hosts(call: CommandContext) -> None:
-    """List the hosts."""
+def hosts(call: CommandContext, load: bool) -> None:
+    """List the hosts.
+
+    With --load: what each had to do, as the host that answers heard of it. A load of 1 is one CPU's work; EXPECTED is
+    what is to be expected now, A MINUTE how the load went, oldest first.
+    """
+    if load:
+        _loads(call)
+        return
     answer = call.http.get("/api/hosts")
     if call.json:
         call.document(answer)
@@ -135,6 +143,57 @@ def hosts(call: CommandContext) -> None:
         "no hosts",
         ["STARTS>", "ROLE", "NODE>", *where, "MEMORY>", "ADDRESS", "CPUS>"],
     )
+
+
+BARS = "▁▂▃▄▅▆▇█"
+BARS_S, BARS_SHOWN = 60.0, 12
+
+
+def _loads(call: CommandContext) -> None:
+    answer = call.http.get("/api/load")
+    if call.json:
+        call.document(answer)
+        return
+    rows = []
+    for host in answer["hosts"]:
+        reading = host["reading"] or {}
+        busy = [reading.get("attempts"), reading.get("leases"), reading.get("waiting")]
+        rows.append(
+            [
+                str(host["hostname"]),
+                str(host["state"]),
+                "-" if host["age_s"] is None else f"{host['age_s']:.0f} s",
+                _load(host["load"]),
+                _load(host["expected"]),
+                _bars(host["history"], reading.get("cpus", 1)),
+                _percent(reading.get("cpu")),
+                _percent(reading.get("memory")),
+                _percent(reading.get("gpu")),
+                *("-" if count is None else str(count) for count in busy),
+            ]
+        )
+    columns = ["HOST", "STATE", "AGE>", "LOAD>", "EXPECTED>", "A MINUTE", "CPU>", "MEMORY>", "GPU>", "ATTEMPTS>"]
+    spare = ["WAITING>", "LEASES>", "ATTEMPTS>", "AGE>", "A MINUTE", "GPU>", "MEMORY>", "CPU>"]
+    table([*columns, "LEASES>", "WAITING>"], rows, "no hosts", spare)
+
+
+def _load(load: float | None) -> str:
+    return "-" if load is None else f"{load:.2f}"
+
+
+def _percent(part: float | None) -> str:
+    return "-" if part is None else f"{100 * part:.0f} %"
+
+
+def _bars(history: list[dict[str, Any]], cpus: int) -> str:
+    """The load of the last minute in bars, the oldest first; a full one is as much as there are CPUs, or more."""
+    steps: dict[int, float] = {}
+    for sample in history:
+        step = int(sample["age_s"] / (BARS_S / BARS_SHOWN))
+        if step < BARS_SHOWN:
+            steps[step] = max(steps.get(step, 0.0), sample["load"])
+    shares = (min(1.0, steps[step] / cpus) if step in steps else None for step in reversed(range(BARS_SHOWN)))
+    return "".join(" " if share is None else BARS[round(share * (len(BARS) - 1))] for share in shares)
 
 
 def _health(host: dict[str, Any]) -> str:

@@ -28,6 +28,7 @@ COMMANDS: dict[str, dict[str, tuple[str, str]]] = {
         "leave": ("leave:command", "Take this host out of the cluster, or another (--host)."),
         "key": ("key:command", "Make, list and revoke API keys, for clients on other machines."),
         "ca": ("ca:command", "Show the cluster's authority, rotate it; renew certificates."),
+        "rebalance": ("rebalance:command", "Have sessions' workers leave hosts with too much to do."),
         "drain": ("drain:command", "Give a host nothing new, so that it can be serviced."),
         "restart": ("upgrade:restart", "Start a host's agent anew; its work goes on."),
         "upgrade": ("upgrade:upgrade", "Start all agents anew, one after the other, on what is installed now."),

@@ -3,18 +3,23 @@
 A session lives as long as its client renews it, on the host where it was opened: its id begins with that host's.
 Leases are allocations in the ledger, so they outlive this server: after a restart it finds them there and gives every
 session a full term to renew. Those of a host that is gone for as long are freed by the host that leads.
-Placing is not done here: the leader's GPUCoordinator decides each allocation. A worker on another host is reached by a
-relay of this host's Links.
+Placing is not done here: the leader's GPUCoordinator decides each allocation; it is told which host would be less
+loaded (load_gossip.py). A worker on another host is reached by a relay of this host's Links.
+
+It also routes requests of services among targets that exist (SetTargets, SelectTarget), and has workers leave hosts
+with too much to do (Rebalance).
 """
 
 from __future__ import annotations
 
 import platform
 import secrets
+from collections.abc import Collection
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from actorgrid.actors.ledger.record_types import NO_ALLOCATION, AllocationRecord
+from actorgrid.balancing.targets import balancing_policy
 from actorgrid.errors import ActorGridError, BadRequest, CallTimeout, PythonMismatch, TooManySessions, UnknownSession
 from actorgrid.supervisors.server import handles
 
@@ -23,10 +28,28 @@ from ..ledger.client import LedgerClient, LedgerFollower
 from ..ledger.messages import Applied, LedgerSnapshot
 from ..ledger.records import UNKNOWN_USER
 from ..links.messages import AskHost, AskLeader, OpenRelay
+from ..replication.messages import StateChanged
 from ..work.messages import AttachLease, DetachLease, TellWorkerEnd
 from ..work.worker_end import UNKNOWN, WorkerEnding
 from .core import choose_pool
-from .messages import AcquireWorker, CloseSession, LeaseEnd, OpenSession, RenewSession, ReturnWorker
+from .host_load import PUBLISH_S
+from .load_gossip import LoadGossip
+from .messages import (
+    AcquireWorker,
+    CloseSession,
+    LeaseEnd,
+    LeaveLeases,
+    LoadReport,
+    OpenSession,
+    Rebalance,
+    RenewSession,
+    ReturnWorker,
+    SelectTarget,
+    SetTargets,
+    TargetDone,
+)
+from .rebalance import HostRoom, RebalancePlan, plan_moves
+from .service_targets import ServiceTargets
 
 ATTACH_TIMEOUT_S = 30.0
 PLACE_MARGIN_S = 10.0
@@ -35,6 +58,12 @@ DETACH_AGAIN_S = 0.2
 CHECK_INTERVAL_S = 0.5
 ENDING_TIMEOUT_S = 10.0
 WORKERS_KNOWN = 256
+LEAVE_S = 5.0
+HOME_FULL, MUCH_LESS = 0.9, 0.5
+"""A lease goes to its client's host, until that has so much load for each CPU and another at most half of it."""
+STATUS_HOSTS = 100
+NEAR_S = 30.0
+"""How long the next lease of a session is tried first where a plan said that its worker should go."""
 
 
 @dataclass(slots=True)
@@ -50,6 +79,10 @@ class LiveSession:
     pending: set[str] = field(default_factory=set)
     user_id: str = UNKNOWN_USER
     workers: dict[str, tuple[str, str]] = field(default_factory=dict)
+    leave: set[str] = field(default_factory=set)
+    """Leases that the client is to let go of; it is told at each renewal until they are gone."""
+    near: tuple[str, float] = ("", 0.0)
+    """The host that is tried first for its next leases, and until when."""
 
 
 def python_version() -> str:
@@ -70,10 +103,25 @@ class LoadBalancer(LedgerFollower):
         self._granted_total = 0
         self._gone_since: dict[str, float] = {}  # hosts with sessions that are not heard of
         self._ledger = LedgerClient(self, self._on_snapshot, self._on_applied, jobs="none")
+        self._leases_left_total = 0
+        self._gossip = LoadGossip(self, self._ledger)
+        self._services = ServiceTargets()
+        # Chance spreads requests over hosts that are as good; it guards nothing.
+        self._draw = secrets.SystemRandom().randrange
         await self._ledger.start()
         self.every(CHECK_INTERVAL_S, self._close_expired)
+        self.every(PUBLISH_S, self._read_load)
+        self.spawn(self._gossip.watch())
+
+    def peer_restarted(self, name: str) -> None:
+        """Watch the others' loads again; what a server that started again had sent to services is over."""
+        super().peer_restarted(name)
+        self._services.forget_caller(name, self.runtime.monotonic())
+        if name == "distributed_state":
+            self.spawn(self._gossip.watch())
 
     def _on_snapshot(self, snapshot: LedgerSnapshot) -> None:
+        self._gossip.look_at_hosts()
         held: dict[str, set[str]] = {}
         users: dict[str, str] = {}
         for allocation_id, allocation in snapshot.allocations.items():
@@ -86,12 +134,15 @@ class LoadBalancer(LedgerFollower):
             self._sessions[session_id] = LiveSession(self._deadline(), leases, user_id=users[session_id])
 
     def _on_applied(self, message: Applied) -> None:
+        if any(kind in ("host", "absent") for kind, _, _ in message.changes):
+            self._gossip.look_at_hosts()
         for kind, lease_id, record in message.changes:
             if kind != "allocation":
                 continue
             if record is None:
                 for session in self._sessions.values():
                     session.leases.discard(lease_id)
+                    session.leave.discard(lease_id)
             elif self._is_ours(record) and not self._wanted(record["owner"]["session_id"], lease_id):
                 # Granted after we had given up waiting for it.
                 self._release({lease_id})
@@ -141,11 +192,22 @@ class LoadBalancer(LedgerFollower):
         session_id = f"{self.host.host_id}.{secrets.token_hex(8)}"
         self._sessions[session_id] = LiveSession(self._deadline(), user_id=request.user_id)
         settings = self.host.settings.sessions
-        return {"session_id": session_id, "renew_s": settings.renew_s, "expires_s": settings.expire_s}
+        return {
+            "session_id": session_id,
+            "renew_s": settings.renew_s,
+            "expires_s": settings.expire_s,
+            "balancing": self._balancing(),
+        }
+
+    def _balancing(self) -> dict[str, str]:
+        """By pool, which worker gets a task."""
+        return {name: pool["balancing"] for name, pool in self.host.settings.work.pools.model_dump(mode="json").items()}
 
     @handles(RenewSession)
-    def _renew(self, request: RenewSession) -> None:
-        self._session(request.session_id).expires_s = self._deadline()
+    def _renew(self, request: RenewSession) -> dict[str, Any]:
+        session = self._session(request.session_id)
+        session.expires_s = self._deadline()
+        return {"leave": sorted(session.leave)}
 
     @handles(CloseSession)
     def _close(self, request: CloseSession) -> None:
@@ -167,7 +229,7 @@ class LoadBalancer(LedgerFollower):
             )
         pool = choose_pool(request.resources, request.pool)
         wanted = request.resources, pool, dict(request.env), request.wait_s
-        ask = AcquireLease(lease_id, request.session_id, *wanted, session.user_id)
+        ask = AcquireLease(lease_id, request.session_id, *wanted, session.user_id, self._near(session))
         session.pending.add(lease_id)
         try:
             host_id = (await self._place(ask))["host"]
@@ -188,6 +250,22 @@ class LoadBalancer(LedgerFollower):
         session.expires_s = max(session.expires_s, self._deadline())
         self._granted_total += 1
         return grant
+
+    def _near(self, session: LiveSession) -> str:
+        """The host to try first for a lease; empty: this one, where its client is, and one socket is enough."""
+        near, until = session.near
+        if self.runtime.monotonic() < until and self._gossip.is_reachable(near):
+            return near
+        here = self._gossip.per_cpu(self.host.host_id)
+        if here is None or here < HOME_FULL:
+            return ""
+        others = {
+            host_id: load
+            for host_id in self._gossip.balancer.targets
+            if self._gossip.is_reachable(host_id) and (load := self._gossip.per_cpu(host_id)) is not None
+        }
+        least = min(others, key=lambda host_id: (others[host_id], host_id), default="")
+        return least if least and others[least] <= MUCH_LESS * here else ""
 
     async def _place(self, ask: AcquireLease) -> AllocationRecord:
         """Have whoever leads place the lease; gives its allocation."""
@@ -285,15 +363,144 @@ class LoadBalancer(LedgerFollower):
         finally:
             self._releasing.discard(lease_id)
 
+    # -- load
+
+    async def _read_load(self) -> None:
+        here = [held for held in self._ledger.allocations.values() if held["host"] == self.host.host_id]
+        leases = sum(held["owner"]["kind"] == "session" for held in here)
+        waiting = sum(len(session.pending) for session in self._sessions.values())
+        await self._gossip.read(len(here) - leases, leases, waiting)
+
+    @handles(StateChanged)
+    def _state_changed(self, change: StateChanged) -> None:
+        self._gossip.changed(change)
+
+    @handles(LoadReport)
+    def _load_report(self, _request: LoadReport) -> list[dict[str, Any]]:
+        return self._gossip.shown()
+
+    # -- requests of services
+
+    @handles(SetTargets)
+    def _set_targets(self, request: SetTargets) -> None:
+        self._services.set_targets(request.service, request.targets, balancing_policy(request.policy))
+
+    @handles(SelectTarget)
+    def _select(self, request: SelectTarget, sender: str) -> dict[str, Any]:
+        policy = balancing_policy(request.policy) if request.policy else None
+        balancer, now_s = self._gossip.balancer, self.runtime.monotonic()
+        known = {host: history.newest for host, history in balancer.histories.items()}
+        newest = {host: sample for host, sample in known.items() if sample is not None}
+        self._services.heard(newest, balancer.unreachable, request.service)
+        choice = self._services.select(sender, request.service, request.request, policy, now_s, self._draw)
+        return {
+            "target": choice.target.id,
+            "host": choice.target.host,
+            "policy": choice.policy.value,
+            "why": choice.why,
+            "considered": choice.considered,
+        }
+
+    @handles(TargetDone)
+    def _target_done(self, request: TargetDone, sender: str) -> None:
+        self._services.ended(sender, request.service, request.target, self.runtime.monotonic())
+
+    # -- workers that leave
+
+    @handles(Rebalance)
+    async def _rebalance(self, request: Rebalance) -> RebalancePlan:
+        plan = self._plan(request.exclude)
+        plan["dry_run"] = request.dry_run
+        if request.dry_run:
+            return plan
+        near: dict[str, dict[str, str]] = {}
+        for move in plan["moves"]:
+            near.setdefault(move["home"], {})[move["lease_id"]] = move["to"]
+        left: set[str] = set()
+        for home, leases in near.items():
+            try:
+                if home == self.host.host_id:
+                    left.update(self._leave(LeaveLeases(leases)))
+                else:
+                    ask = AskHost(home, "leave_leases", {"near": leases}, LEAVE_S)
+                    left.update(await self.call("links", ask, LEAVE_S + 1))
+            except ActorGridError as error:
+                self.log.info("host %s does not have its clients let go: %s", home, error)
+        for move in plan["moves"]:
+            move["done"] = move["lease_id"] in left
+        return plan
+
+    def _plan(self, exclude: Collection[str]) -> RebalancePlan:
+        hosts = self._ledger.hosts
+        for host_id in exclude:
+            if host_id not in hosts:
+                raise BadRequest("no host of that id", asked=host_id[:80], hint="actorgrid hosts --json has the ids")
+        cpu_free = {host_id: host["cpu_milli"] for host_id, host in hosts.items()}
+        memory_free = {host_id: host["memory_mib"] for host_id, host in hosts.items()}
+        homes: dict[str, str] = {}
+        for lease_id, held in self._ledger.allocations.items():
+            if held["owner"]["kind"] == "session":
+                homes[lease_id] = self._home(held)
+            if held["host"] in hosts:
+                cpu_free[held["host"]] -= held["cpu_milli"]
+                memory_free[held["host"]] -= held["memory_mib"]
+        rooms = [
+            HostRoom(
+                host_id,
+                self._gossip.balancer.targets[host_id].weight,
+                self._gossip.per_cpu(host_id),
+                cpu_free[host_id],
+                memory_free[host_id],
+            )
+            for host_id in hosts
+            if self._gossip.is_reachable(host_id)
+        ]
+        return plan_moves(rooms, self._ledger.allocations, exclude, homes)
+
+    @handles(LeaveLeases)
+    def _leave(self, request: LeaveLeases) -> list[str]:
+        told: list[str] = []
+        for session in self._sessions.values():
+            for lease_id in sorted(session.leases & request.near.keys()):
+                session.leave.add(lease_id)
+                session.near = request.near[lease_id], self.runtime.monotonic() + NEAR_S
+                told.append(lease_id)
+        self._leases_left_total += len(told)
+        return told
+
+    # -- how we are
+
     def metrics(self) -> dict[str, float]:
-        """Sessions and leases, now and in all."""
+        """Sessions and leases, now and in all; the load of this host as it is told; what was heard of others."""
+        here, balancer = self.host.host_id, self._gossip.balancer
+        load, now_s = self._gossip.loads.get(here), self.runtime.monotonic()
         return {
             "sessions": len(self._sessions),
             "session_leases": sum(len(session.leases) for session in self._sessions.values()),
             "session_leases_granted_total": self._granted_total,
+            "session_leases_left_total": self._leases_left_total,
             "sessions_expired_total": self._expired_total,
+            "host_load": balancer.host_load(here, now_s) or 0.0,
+            "host_load_cpu_ratio": load["cpu"] if load else 0.0,
+            "host_load_memory_ratio": load["memory"] if load else 0.0,
+            "host_loads_known": sum(balancer.is_known(host_id, now_s) for host_id in balancer.targets),
+            "host_loads_published_total": self._gossip.published_total,
+            "host_loads_heard_total": self._gossip.heard_total,
+            "host_loads_refused_total": self._gossip.refused_total,
+            "services_routed": len(self._services),
         }
 
     def status(self) -> dict[str, Any]:
-        """Open sessions."""
-        return {"sessions": {key: {"leases": sorted(s.leases), "user": s.user_id} for key, s in self._sessions.items()}}
+        """Open sessions; of each host what load is expected; of each service what is in flight where."""
+        sessions = {
+            key: {"leases": sorted(s.leases), "user": s.user_id, "leave": sorted(s.leave)}
+            for key, s in self._sessions.items()
+        }
+        shown = ("state", "load", "expected", "trend_per_s", "age_s")
+        hosts = {each["hostname"]: {name: each[name] for name in shown} for each in self._gossip.shown()[:STATUS_HOSTS]}
+        return {
+            "balancing": self._balancing(),
+            "sessions": sessions,
+            "hosts": hosts,
+            "services": self._services.in_flight(),
+        }

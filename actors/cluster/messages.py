@@ -9,6 +9,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from actorgrid.actors.ledger.record_types import JobRecord, QuotaRecord, ResourcesRecord
+from actorgrid.balancing.targets import RouteTarget, RoutingRequest
+from actorgrid.configs.balancing_policy import BalancingPolicy
 
 # -- ClusterManager
 
@@ -139,7 +141,7 @@ SESSION = "session"
 
 @dataclass(frozen=True, slots=True)
 class OpenSession:
-    """Answer: {"session_id", "renew_s", "expires_s"}. Raises TooManySessions, PythonMismatch."""
+    """Answer: {"session_id", "renew_s", "expires_s", "balancing"}. Raises TooManySessions, PythonMismatch."""
 
     user_id: str
     python: str
@@ -147,7 +149,8 @@ class OpenSession:
 
 @dataclass(frozen=True, slots=True)
 class RenewSession:
-    """Keep a session alive. Raises UnknownSession."""
+    """Keep a session alive. Answer: {"leave"}, the ids of leases that the client is to let go of when what they run has
+    ended (it may ask for others). Raises UnknownSession."""
 
     session_id: str
 
@@ -188,6 +191,67 @@ class LeaseEnd:
 
     session_id: str
     lease_id: str
+
+
+@dataclass(frozen=True, slots=True)
+class LoadReport:
+    """Asks what this host knows of the load of each. Answer: list of dicts (gateway.schemas.load.HostLoadAnswer)."""
+
+
+@dataclass(frozen=True, slots=True)
+class SetTargets:
+    """All targets of a service, from whoever runs it: replicas that exist. None of them: the service is forgotten.
+
+    ``policy``: that of its requests. Raises BadRequest, and Overloaded beyond 1,024 services.
+    """
+
+    service: str
+    targets: tuple[RouteTarget, ...]
+    policy: str = BalancingPolicy.LEAST_LOADED.value
+
+
+@dataclass(frozen=True, slots=True)
+class SelectTarget:
+    """Asks which target of a service gets a request; it counts as in flight there until TargetDone, or until who asked
+    starts again.
+
+    Answer: {"target", "host", "policy", "why", "considered"}. ``policy`` is that of this request; empty: the service's.
+    Raises NotFound (no such service), NoSuitableTarget, BadRequest.
+    """
+
+    service: str
+    request: RoutingRequest = field(default_factory=RoutingRequest)
+    policy: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class TargetDone:
+    """A request that was sent to a target has ended, however. A cast."""
+
+    service: str
+    target: str
+
+
+@dataclass(frozen=True, slots=True)
+class Rebalance:
+    """Have sessions' workers leave overloaded hosts, and those of ``exclude``. Answer: a rebalance.RebalancePlan.
+
+    With ``dry_run`` nothing is done. Else their clients are told at the next renewal: they end what these workers have,
+    give them back and ask for others. Raises BadRequest for a host that is not known.
+    """
+
+    exclude: tuple[str, ...] = ()
+    dry_run: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class LeaveLeases:
+    """Have the clients of this host's sessions let go of leases. Answer: the ids that are of such sessions.
+
+    ``near``: by lease, the host that is tried first for the next lease of its session.
+    """
+
+    near: dict[str, str]
 
 
 # -- FaultDetector

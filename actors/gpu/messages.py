@@ -67,6 +67,8 @@ class AcquireLease:
     env: dict[str, str] = field(default_factory=dict)
     wait_s: float = 10.0
     user_id: str = "local"
+    near: str = ""
+    """A host that is tried first, because it is less loaded; empty: where the client is. A hint, no more."""
 
     @property
     def home(self) -> str:

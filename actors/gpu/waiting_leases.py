@@ -123,7 +123,7 @@ class WaitingLeases:
         scheduler.queue_max += 1  # leases have a bound of their own and never crowd out jobs
         try:
             scheduler.submit(
-                request_of_lease(lease.lease_id, demand, lease.user_id, lease.home),
+                request_of_lease(lease.lease_id, demand, lease.user_id, lease.near or lease.home),
                 now,
                 order=self._count,
                 not_before=not_before,

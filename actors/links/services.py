@@ -14,7 +14,8 @@ from actorgrid.actors.ledger.record_types import ResourcesRecord
 from actorgrid.errors import BadRequest, NotFound, NotSupported
 from actorgrid.supervisors.server import Server
 
-from ..cluster.messages import HealthReport, HostsAway, LeaveStep
+from ..cluster.messages import HealthReport, HostsAway, LeaveLeases, LeaveStep
+from ..cluster.rebalance import MOVES_MAX
 from ..gpu.messages import AcquireLease, OwnReadings
 from ..host.messages import RestartHost
 from ..ledger.command import read_command
@@ -62,6 +63,7 @@ class Services:
             "restart": self._restart,
             "end_all_work": self._end_all_work,
             "leave_step": self._leave_step,
+            "leave_leases": self._leave_leases,
             SERVICE: self._measure,
         }
 
@@ -185,9 +187,18 @@ class Services:
             resources=cast("ResourcesRecord", _map(fields, "resources")),
             env=_map(fields, "env"),
             wait_s=wait_s,
+            near=_text(fields, "near") if "near" in fields else "",  # hosts of before 0.2 have no wish
             **texts,
         )
         return await self._server.call("gpu_coordinator", request, wait_s + LEASE_MARGIN_S)
+
+    async def _leave_leases(self, _asker: str, fields: Fields) -> Any:
+        """Have clients of this host let go of leases on an overloaded host."""
+        near = _map(fields, "near")
+        texts = [*near, *near.values()]
+        if len(near) > MOVES_MAX or not all(isinstance(text, str) and len(text) < 1000 for text in texts):
+            raise BadRequest("near is a host for each lease", asked=f"{len(near)} leases", hint=f"{MOVES_MAX} at most")
+        return await self._server.call("load_balancer", LeaveLeases(near))
 
     async def _start_delay(self, _asker: str, fields: Fields) -> Any:
         """Answer what an attempt that is placed here waits for."""

@@ -24,6 +24,7 @@ from .machine import describe
 PEERS = ("actor_peers", "cluster_peers", "offset_allocator", "process_pool", "raft_peers", "ray")
 MODULES = (
     "actors",
+    "balancing",
     "cluster",
     "cluster_agents",
     "gossip",

@@ -14,7 +14,7 @@ from actorgrid.actors.cluster.messages import (
 )
 from actorgrid.actors.gateway.job_requests import check_env, check_python, resources_record
 from actorgrid.actors.gateway.schemas.answers import Done, SessionRequest
-from actorgrid.actors.gateway.schemas.sessions import LeaseEndAnswer, SessionAnswer
+from actorgrid.actors.gateway.schemas.sessions import LeaseEndAnswer, RenewalAnswer, SessionAnswer
 from actorgrid.actors.gateway.server.rights import check_session
 from actorgrid.actors.gateway.server.route import RequestContext, Route, RouteTable
 from actorgrid.actors.ledger.records import UNKNOWN_USER
@@ -45,12 +45,11 @@ async def open_session(call: RequestContext) -> Any:
     return await call.ask("load_balancer", OpenSession(call.only or request.user_id or UNKNOWN_USER, request.python))
 
 
-@ROUTES.add("POST", "/api/sessions/{session_id}/renew", Done, "sessions", errors=(UnknownSession,))
+@ROUTES.add("POST", "/api/sessions/{session_id}/renew", RenewalAnswer, "sessions", errors=(UnknownSession,))
 async def renew_session(call: RequestContext) -> Any:
     """Keep a session alive."""
     check_session(call, call.part("session_id"))
-    await call.ask("load_balancer", RenewSession(call.part("session_id")))
-    return {"done": True}
+    return await call.ask("load_balancer", RenewSession(call.part("session_id")))
 
 
 @ROUTES.add("DELETE", "/api/sessions/{session_id}", Done, "sessions")

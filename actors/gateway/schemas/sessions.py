@@ -11,6 +11,15 @@ class SessionAnswer(AnswerBody):
     session_id: str
     renew_s: float
     expires_s: float
+    balancing: dict[str, str] = {}
+    """By pool, which of the session's workers gets a task where the client does not say."""
+
+
+class RenewalAnswer(AnswerBody):
+    """The session lives on. ``leave``: leases that the client is to give back once what they run has ended."""
+
+    done: bool = True
+    leave: list[str] = []
 
 
 class LeaseEndAnswer(AnswerBody):
