@@ -13,6 +13,7 @@ from .meter import LatencyWindow
 from .records import NodeView, Placement, TypicalTask
 
 if TYPE_CHECKING:
+    from .reference.delta_merge import DeltaMerge, checked_pairs
     from .reference.forecast import Forecast
     from .reference.memory_pool import Block, Blocks, Defragmentation, MemoryPool, Move
     from .reference.placement import PlacementEngine
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
 
     COMPILED: bool
 elif os.environ.get("ACTORGRID_PURE_PYTHON") == "1":
+    from .reference.delta_merge import DeltaMerge, checked_pairs
     from .reference.forecast import Forecast
     from .reference.memory_pool import Block, Blocks, Defragmentation, MemoryPool, Move
     from .reference.placement import PlacementEngine
@@ -30,6 +32,7 @@ elif os.environ.get("ACTORGRID_PURE_PYTHON") == "1":
     COMPILED = False
 else:
     try:
+        from .delta_merge import DeltaMerge, checked_pairs
         from .forecast import Forecast
         from .memory_pool import Block, Blocks, Defragmentation, MemoryPool, Move
         from .placement import PlacementEngine
@@ -38,6 +41,7 @@ else:
 
         COMPILED = True
     except ModuleNotFoundError:
+        from .reference.delta_merge import DeltaMerge, checked_pairs
         from .reference.forecast import Forecast
         from .reference.memory_pool import Block, Blocks, Defragmentation, MemoryPool, Move
         from .reference.placement import PlacementEngine
@@ -51,6 +55,7 @@ __all__ = [
     "Block",
     "Blocks",
     "Defragmentation",
+    "DeltaMerge",
     "Forecast",
     "LatencyWindow",
     "MemoryPool",
@@ -63,5 +68,6 @@ __all__ = [
     "Segment",
     "TimerWheel",
     "TypicalTask",
+    "checked_pairs",
     "vendor_alignment_bytes",
 ]

@@ -24,14 +24,13 @@ from .delta_log import DeltaLog, DottedDelta
 from .exchange import (
     COUNTED,
     REASONS,
-    STATE_BYTES_MAX,
     Dice,
     GossipLimits,
     Holding,
     Instruction,
     Peer,
     Send,
-    TakeDelta,
+    TakeDeltas,
     TakeNewEpoch,
     TakeState,
     TakeVector,
@@ -55,9 +54,9 @@ from .packets import (
     fragments,
     is_of_kind,
 )
-from .types import Crdt, decode_foreign
+from .types import DELTAS, Crdt, decode_foreign, first_ahead
 from .version_vector import MAX_ORIGINS, Vector, lag, missing_deltas, vector_hash
-from .walk import Walk, answer_descend, differing_keys
+from .walk import Walk, answer_descend, answer_listing
 
 
 class AntiEntropy:
@@ -91,7 +90,8 @@ class AntiEntropy:
             if row.sequence <= self.vector.get(row.origin, 0):
                 self._log.add(row)
         self._staged: Vector = {}
-        self._rows: list[DottedDelta] = []
+        self._rows: list[list[DottedDelta]] = []
+        """What is staged, in runs of one origin."""
         self._acks: dict[str, dict[Replica, None]] = {}
         self._fresh: dict[Replica, int] = {}
         self._hash: bytes | None = None
@@ -130,10 +130,11 @@ class AntiEntropy:
 
     def committed(self) -> list[Instruction]:
         """All that was staged is durable: it counts from here on, is acknowledged, and may be told to others."""
-        for row in self._rows:
-            self._log.add(row)
-            if row.origin == self.me or not self._few_others:
-                self._fresh.setdefault(row.origin, row.sequence)
+        for run in self._rows:
+            self._log.extend(run)
+            origin, first = run[0].origin, run[0].sequence
+            if origin == self.me or not self._few_others:
+                self._fresh.setdefault(origin, first)
         rows, self._rows = self._rows, []
         if rows or self._staged:
             self.vector.update(self._staged)
@@ -321,6 +322,7 @@ class AntiEntropy:
 
     def _deltas(self, name: str, deltas: Deltas, now_us: int) -> list[Instruction]:
         peer = self._peer(name)
+        me = self.me[0].encode()
         checked: list[tuple[DeltaRun, list[Crdt]]] = []
         for run in deltas.runs:  # all of them, before anything is touched
             last = run.first + len(run.deltas) - 1
@@ -330,8 +332,12 @@ class AntiEntropy:
                 self.refused["forged"] += 1
                 return []
             skip = max(0, self._held(run.origin) + 1 - run.first)
-            decoded = [decode_foreign(delta) for _key, delta in run.deltas[skip:]]
-            if any(self._claims_ours(key, delta) for (key, _), delta in zip(run.deltas[skip:], decoded, strict=True)):
+            decoded = DELTAS.decode(run.deltas, skip)
+            # Who is not named in the bytes is not claimed for in them: most deltas need no closer look.
+            if any(
+                me in data and self._claims_ours(key, delta)
+                for (key, data), delta in zip(run.deltas[skip:], decoded, strict=True)
+            ):
                 return self._forged()
             checked.append((run, decoded))
         found: list[Instruction] = []
@@ -347,21 +353,22 @@ class AntiEntropy:
                 continue
             origins[run.origin] = None
             self.counts["deltas_repeated"] += len(run.deltas) - len(decoded)
-            first = run.first + len(run.deltas) - len(decoded)
-            for number, delta in enumerate(decoded):
-                try:
-                    delta.check_drift(now_us)
-                except BadRequest:
-                    # Not for good: it is offered again until our clock has come near. What follows it has to wait.
-                    self.refused["future"] += 1
-                    break
-                if first + number <= self._held(run.origin):
-                    continue  # the same twice in one message
-                key, data = run.deltas[len(run.deltas) - len(decoded) + number]
-                row = DottedDelta(run.origin, first + number, key, data)
-                self._stage(row)
-                self.counts["deltas_taken"] += 1
-                found.append(TakeDelta(row, delta))
+            # What another run of this message brought is not taken twice.
+            skip = max(len(run.deltas) - len(decoded), held + 1 - run.first)
+            left = decoded[skip - len(run.deltas) + len(decoded) :]
+            # What is dated ahead is offered again until our clock has come near, and what follows it has to wait.
+            fresh = left[: first_ahead(left, now_us)]
+            self.refused["future"] += len(fresh) < len(left)
+            if fresh:
+                pairs = run.deltas[skip : skip + len(fresh)]
+                rows = [
+                    DottedDelta(run.origin, sequence, key, data)
+                    for sequence, (key, data) in enumerate(pairs, run.first + skip)
+                ]
+                self._staged[run.origin] = rows[-1].sequence
+                self._rows.append(rows)
+                self.counts["deltas_taken"] += len(rows)
+                found.append(TakeDeltas(rows, fresh))
             last = run.first + len(run.deltas) - 1
             if last > peer.known.get(run.origin, 0):
                 peer.known[run.origin] = last  # it tells durable ones only
@@ -426,11 +433,11 @@ class AntiEntropy:
             if not rows:
                 walk = True
                 continue
-            if runs and rows[0].size > room:
+            if runs and rows[0].wire_size > room:
                 continue
             runs.append(DeltaRun(origin, rows[0].sequence, tuple((row.key, row.delta) for row in rows)))
             peer.in_flight[origin] = rows[-1].sequence
-            room -= sum(row.size for row in rows)
+            room -= sum(row.wire_size for row in rows)
         found: list[Instruction] = []
         if runs:
             peer.waited_rounds = 0
@@ -484,29 +491,12 @@ class AntiEntropy:
 
     def _listed(self, name: str, listing: Listing) -> list[Instruction]:
         """Whole states for a peer that walks our tree; it asks again for what did not fit, or was lost."""
-        peer = self._peer(name)
+        room = self.limits.peer_bytes_a_round - self._peer(name).spent_bytes
         found: list[Instruction] = []
-        buckets: list[tuple[bytes, bytes, tuple[tuple[str, bytes], ...]]] = []
-        size = 0
-        for path, after, digests in listing.buckets:
-            if peer.spent_bytes + size >= self.limits.peer_bytes_a_round:
-                break
-            states: list[tuple[str, bytes]] = []
-            behind = b""
-            wanted = differing_keys(self._tree, path, after, digests)
-            for place, (key_name, key) in enumerate(wanted):
-                for state in self._states_held.encoded(key):
-                    states.append((key, state if len(state) <= STATE_BYTES_MAX else b""))
-                    size += len(key) + len(state)
-                if size >= self.limits.packet_bytes and place + 1 < len(wanted):
-                    behind = key_name
-                    break
-            buckets.append((path, behind, tuple(states)))
-            if size >= self.limits.packet_bytes:
-                found += self._send(name, States(listing.walk, self.me[1], tuple(buckets)))
-                buckets, size = [], 0
-        if buckets:
-            found += self._send(name, States(listing.walk, self.me[1], tuple(buckets)))
+        for answer in answer_listing(
+            self._tree, self._states_held, self.me[1], listing, self.limits.packet_bytes, room
+        ):
+            found += self._send(name, answer)
         return found
 
     def _states(self, name: str, answer: States, now_us: int) -> list[Instruction]:
@@ -552,7 +542,11 @@ class AntiEntropy:
 
     def _stage(self, row: DottedDelta) -> None:
         self._staged[row.origin] = row.sequence
-        self._rows.append(row)
+        last = self._rows[-1] if self._rows else None
+        if last is not None and last[-1].origin == row.origin and last[-1].sequence + 1 == row.sequence:
+            last.append(row)
+        else:
+            self._rows.append([row])
 
     def _held(self, origin: Replica) -> int:
         """The highest sequence that is staged or durable."""

@@ -7,17 +7,19 @@ repair.
 from __future__ import annotations
 
 from collections import deque
-from dataclasses import dataclass
+from collections.abc import Sequence
+from typing import NamedTuple
 
 from .causal import Replica
 
 LOG_BYTES = 16 * 2**20
 ROW_OVERHEAD_BYTES = 200
 """What a row costs in memory beside its key and delta."""
+ROW_WIRE_BYTES = 8
+"""The same in a packet, at most for keys and deltas of up to 64 KiB."""
 
 
-@dataclass(frozen=True, slots=True)
-class DottedDelta:
+class DottedDelta(NamedTuple):
     """One delta by its dot."""
 
     origin: Replica
@@ -29,6 +31,16 @@ class DottedDelta:
     def size(self) -> int:
         """About how much memory it takes."""
         return len(self.key) + len(self.delta) + ROW_OVERHEAD_BYTES
+
+    @property
+    def wire_size(self) -> int:
+        """About how many bytes it is in a packet."""
+        return len(self.key) + len(self.delta) + ROW_WIRE_BYTES
+
+
+def rows_bytes(rows: Sequence[DottedDelta]) -> int:
+    """About how much memory they take."""
+    return sum([len(key) + len(delta) for _origin, _sequence, key, delta in rows]) + ROW_OVERHEAD_BYTES * len(rows)
 
 
 class DeltaLog:
@@ -51,9 +63,21 @@ class DeltaLog:
         if rows and rows[-1].sequence + 1 != row.sequence:
             self.forget(row.origin)
             rows = self._rows.setdefault(row.origin, deque())
-        rows.append(row)
-        self._order.append(row)
-        self.bytes += row.size
+        self._append(rows, (row,))
+
+    def extend(self, run: Sequence[DottedDelta]) -> None:
+        """``add`` of rows of one origin that follow each other."""
+        rows = self._rows.get(run[0].origin)
+        if rows and rows[-1].sequence + 1 == run[0].sequence:
+            self._append(rows, run)
+            return
+        for row in run:
+            self.add(row)
+
+    def _append(self, rows: deque[DottedDelta], run: Sequence[DottedDelta]) -> None:
+        rows.extend(run)
+        self._order.extend(run)
+        self.bytes += rows_bytes(run)
         while self.bytes > self.bytes_max and self._order:
             self._drop_oldest()
 
@@ -64,7 +88,7 @@ class DeltaLog:
         self._order = deque(row for row in self._order if row.origin != origin)
 
     def interval(self, origin: Replica, after: int, bytes_max: int) -> list[DottedDelta] | None:
-        """The rows that follow sequence *after*, up to *bytes_max* or one; ``None`` or none: they are gone."""
+        """The rows that follow *after*, up to *bytes_max* in a packet, or one; ``None`` or none: they are gone."""
         rows = self._rows.get(origin)
         if not rows or rows[0].sequence > after + 1:
             return None
@@ -72,7 +96,7 @@ class DeltaLog:
         size = 0
         for place in range(after + 1 - rows[0].sequence, len(rows)):
             row = rows[place]
-            size += row.size
+            size += row.wire_size
             if found and size > bytes_max:
                 break
             found.append(row)

@@ -85,11 +85,12 @@ class Send:
 
 
 @dataclass(frozen=True, slots=True)
-class TakeDelta:
-    """Join it, and make it durable with its dot."""
+class TakeDeltas:
+    """Join them, and make them durable with their dots: of one origin, one after the other."""
 
-    row: DottedDelta
-    delta: Crdt
+    rows: list[DottedDelta]
+    deltas: list[Crdt]
+    """Of the rows, read."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,7 +113,7 @@ class TakeNewEpoch:
     """Somebody has more of our origin than we made: mutate under a new one from here on (``change_origin``)."""
 
 
-Instruction = Send | TakeDelta | TakeState | TakeVector | TakeNewEpoch
+Instruction = Send | TakeDeltas | TakeState | TakeVector | TakeNewEpoch
 
 
 @dataclass(slots=True)

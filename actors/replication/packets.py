@@ -11,6 +11,7 @@ from enum import IntEnum
 from typing import Any
 
 from actorgrid.errors import MalformedBody, NotSupported
+from actorgrid.hotpath import checked_pairs
 
 from .causal import Replica, check_count, replica_from_plain
 from .key_tree import DEPTH, FAN_OUT, HASH_BYTES, Path
@@ -29,7 +30,7 @@ SEQUENCE_MAX = 2**48
 NODES_MAX = 64
 """Of one question of a walk: the answer is up to 16 times as long."""
 ITEMS_MAX = 4096
-"""Deltas, or states, in one message: to look at one takes some 50 us, and nothing else is done meanwhile."""
+"""Deltas, or states, in one message: to look at one takes up to some 50 us, and nothing else is done meanwhile."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -256,14 +257,10 @@ def _run(plain: Any) -> DeltaRun:
 
 
 def _pairs(plain: Any) -> tuple[tuple[str, bytes], ...]:
-    return tuple((_key(key), _bytes(data)) for key, data in plain)
-
-
-def _key(key: Any) -> str:
-    # As characters first: no more of a hostile key is encoded than a good one could have.
-    if not isinstance(key, str) or not 1 <= len(key) <= MAX_KEY_BYTES or len(key.encode()) > MAX_KEY_BYTES:
-        raise MalformedBody("not a key of the shared state")
-    return key
+    pairs = checked_pairs(plain, MAX_KEY_BYTES)
+    if pairs is None:
+        raise MalformedBody("not keys of the shared state, each with bytes")
+    return pairs
 
 
 def _bytes(data: Any) -> bytes:

@@ -7,18 +7,20 @@ It owns no net and no clock: packets come in with the time, and go out as ``Send
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from actorgrid.errors import DiskFull
+from actorgrid.supervisors.gc_pause import collection_paused
 
 from .anti_entropy import AntiEntropy
 from .causal import Replica
 from .crdt import Crdt
-from .exchange import Dice, GossipLimits, Instruction, Send, TakeDelta, TakeNewEpoch, TakeState, TakeVector
+from .exchange import Dice, GossipLimits, Instruction, Send, TakeDeltas, TakeNewEpoch, TakeState, TakeVector
 from .key_tree import KeyTree
 from .packets import message_bytes
 from .store import States, StateStore
+from .types import DELTAS
 from .version_vector import new_epoch
 
 log = logging.getLogger("actorgrid.distributed_state")
@@ -62,7 +64,7 @@ class StateReplica:
         """A local mutation that ``states`` has already: durable, and told, after ``commit``. Its sequence."""
         row = self.gossip.local(key, delta)
         self.store.stage(key, delta, row.origin, row.sequence)
-        self._touch(key)
+        self._touch((key,))
         return row.sequence
 
     def receive(self, peer: str, packet: bytes, now_us: int) -> list[Send]:
@@ -80,7 +82,8 @@ class StateReplica:
             self.passed_over += 1
             log.debug("a packet of %s is passed over: %s", peer, error)
             return sends
-        return sends + self._do(self.gossip.receive(peer, packet, now_us))
+        with collection_paused():  # a packet of a thousand deltas makes ten times as many objects, to stay
+            return sends + self._do(self.gossip.receive(peer, packet, now_us))
 
     def commit(self) -> list[Send]:
         """Make all that is staged durable; what then may be told. Raises DiskFull, with memory as the disk is again, or
@@ -146,9 +149,11 @@ class StateReplica:
             match instruction:
                 case Send():
                     sends.append(instruction)
-                case TakeDelta(row, delta):
-                    self._join(row.key, delta)
-                    self.store.stage(row.key, row.delta, row.origin, row.sequence)
+                case TakeDeltas(rows, deltas):
+                    keys = [row.key for row in rows]
+                    DELTAS.join(self.store.states, keys, deltas)
+                    self._touch(keys)
+                    self.store.stage_run(rows)
                 case TakeState(key, state):
                     data = state.to_bytes()
                     self._join(key, state)
@@ -166,11 +171,11 @@ class StateReplica:
         kinds = self.store.states.setdefault(key, {})
         known = kinds.get(delta.kind)
         kinds[delta.kind] = delta if known is None else known.join(delta)
-        self._touch(key)
+        self._touch((key,))
 
-    def _touch(self, key: str) -> None:
-        self._tree.touch((key,))
-        self.changed[key] = None
+    def _touch(self, keys: Sequence[str]) -> None:
+        self._tree.touch(keys)
+        self.changed.update(dict.fromkeys(keys))
 
     def _adopt(self) -> None:
         """States without a vector are of the version before, which had no dots: they count as one delta of ours, which

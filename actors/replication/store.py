@@ -23,6 +23,7 @@ from pathlib import Path
 
 from actorgrid.configs.fsync import sync_folder
 from actorgrid.errors import ActorGridError, DiskFull, LogCorrupted, LogFailed, MalformedBody
+from actorgrid.supervisors.gc_pause import collection_paused
 
 from .causal import Replica, check_count, replica_from_plain
 from .delta_log import LOG_BYTES, DottedDelta
@@ -101,6 +102,15 @@ class StateStore:
                 self._batch_bytes += len(origin[0]) + 16
             self.vector[origin] = max(sequence, self.vector.get(origin, 0))
 
+    def stage_run(self, rows: list[DottedDelta]) -> None:
+        """``stage`` of deltas of one origin that follow each other."""
+        origin, last = rows[-1].origin, rows[-1].sequence
+        self._batch.extend([(key, delta, origin, sequence) for _origin, sequence, key, delta in rows])
+        self._batch_bytes += sum([len(delta) + 4 * len(key) + 32 for _origin, _sequence, key, delta in rows])
+        if origin not in self.vector:
+            self._batch_bytes += len(origin[0]) + 16
+        self.vector[origin] = max(last, self.vector.get(origin, 0))
+
     def stage_vector(self, vector: Vector) -> None:
         """Put these counts into the next commit, with what was staged before."""
         for origin, count in vector.items():
@@ -111,7 +121,8 @@ class StateStore:
         """Make all that is staged durable, in one write and one fdatasync."""
         if not self.staged:
             return
-        payload = _record(self._batch, self._batch_vector)
+        with collection_paused():
+            payload = _record(self._batch, self._batch_vector)
         self._batch, self._batch_vector, self._batch_bytes = [], {}, 0
         self._journal.append(payload)
         self.commits += 1

@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import Any
 
 from actorgrid.errors import BadRequest, MalformedBody
+from actorgrid.hotpath import DeltaMerge
 
 from .causal import CausalContext, Dot, Replica
 from .counters import GCounter, PNCounter
@@ -19,6 +20,7 @@ from .ormap import ORMap
 from .plain import MAX_ELEMENTS, MAX_KEY_BYTES, MAX_VALUE_BYTES, check_key, decode_value, encode_value
 
 __all__ = [
+    "DELTAS",
     "MAX_DRIFT_US",
     "MAX_ELEMENTS",
     "MAX_KEY_BYTES",
@@ -41,6 +43,7 @@ __all__ = [
     "check_key",
     "decode",
     "decode_foreign",
+    "first_ahead",
     "mutate",
     "new",
 ]
@@ -91,6 +94,20 @@ def decode_foreign(data: bytes) -> Crdt:
         raise
     except (BadRequest, RecursionError) as error:
         raise MalformedBody(f"not the bytes of a CRDT: {error}") from error
+
+
+def first_ahead(deltas: list[Crdt], now_us: int) -> int:
+    """The place of the first delta that claims to be from the future (``Crdt.check_drift``); their number if none."""
+    for place, delta in enumerate(deltas):
+        try:
+            delta.check_drift(now_us)
+        except BadRequest:
+            return place
+    return len(deltas)
+
+
+DELTAS = DeltaMerge(TYPES, CausalContext, decode_foreign)
+"""Reads and joins deltas by the hundred."""
 
 
 def mutate(

@@ -10,6 +10,7 @@ intervals.
 
 from __future__ import annotations
 
+from .exchange import STATE_BYTES_MAX, Holding
 from .key_tree import DEPTH, KeyTree, Path, differing
 from .packets import NODES_MAX, Below, Descend, Listing, States
 from .version_vector import Vector
@@ -114,6 +115,38 @@ def answer_descend(tree: KeyTree, opening: int, question: Descend) -> Below:
             children = differing(path, tree.children(path), hashes)
             found.append((path, tuple((child, tree.children(child)) for child in children)))
     return Below(question.walk, opening, tuple(found))
+
+
+def answer_listing(
+    tree: KeyTree, held: Holding, opening: int, question: Listing, packet_bytes: int, room_bytes: int
+) -> list[States]:
+    """Whole states for whoever walks our tree, about *packet_bytes* to a message and *room_bytes* in all: it asks again
+    for what did not fit, or was lost.
+    """
+    found: list[States] = []
+    buckets: list[tuple[bytes, bytes, tuple[tuple[str, bytes], ...]]] = []
+    size = 0
+    for path, after, digests in question.buckets:
+        if size >= room_bytes:
+            break
+        states: list[tuple[str, bytes]] = []
+        behind = b""
+        wanted = differing_keys(tree, path, after, digests)
+        for place, (key_name, key) in enumerate(wanted):
+            for state in held.encoded(key):
+                states.append((key, state if len(state) <= STATE_BYTES_MAX else b""))
+                size += len(key) + len(state)
+            if size >= packet_bytes and place + 1 < len(wanted):
+                behind = key_name
+                break
+        buckets.append((path, behind, tuple(states)))
+        if size >= packet_bytes:
+            found.append(States(question.walk, opening, tuple(buckets)))
+            room_bytes -= size
+            buckets, size = [], 0
+    if buckets:
+        found.append(States(question.walk, opening, tuple(buckets)))
+    return found
 
 
 def differing_keys(tree: KeyTree, path: Path, after: bytes, listing: bytes) -> list[tuple[bytes, str]]:

@@ -5,14 +5,18 @@ from __future__ import annotations
 import random
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, closing
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from actorgrid.actors.replication.packets import Digest, encode
 from actorgrid.actors.replication.replica import StateReplica
-from actorgrid.actors.replication.types import PNCounter
+from actorgrid.actors.replication.types import DELTAS as DELTAS_OF_TYPES
+from actorgrid.actors.replication.types import Crdt, LWWRegister, ORMap, ORSet, PNCounter, Replica
+from actorgrid.hotpath import COMPILED
+from actorgrid.supervisors.gc_pause import collection_paused
 from tests.processes import until
 from tests.replication.gossip_rounds import spread
 from tests.system.cluster_host import ClusterHost
@@ -23,6 +27,8 @@ HOSTS = 1_000
 LOSS = 0.05
 DELTAS = 20_000
 BATCH = 500
+KEYS = 1_000
+SENDERS = 8
 AGENTS = 5
 PUTS = 200
 NOW_US = 1_700_000_000_000_000
@@ -38,61 +44,130 @@ def gossip(runs: int) -> Iterator[Figure]:
     size = [one.bytes / HOSTS for one in found]
     yield Figure("the same: sent by a host, digests of idle rounds included", "bytes", size, False)
     yield Figure("a round between equals", "bytes", [float(len(encode(Digest(bytes(16), bytes(8)))))], False, must=64.0)
-    rates = [_rates() for _ in range(runs)]
+    puts = [_puts() for _ in range(runs)]
     yield Figure(
-        "put, durable, 500 to a commit",
-        "deltas/s",
-        [one[0] for one in rates],
-        True,
-        must=20_000.0,
-        note="the replica without its server",
+        "put, durable, 500 to a commit", "deltas/s", puts, True, must=20_000.0, note="the replica without its server"
     )
+    kinds = "compiled" if COMPILED else "plain Python"
+    for kind, make in MIXES.items():
+        rates = [_merged(make) for _ in range(runs)]
+        note = f"{kind}, of 1,000 keys; {kinds}, no disk"
+        yield Figure("deltas checked and joined", "deltas/s", rates, True, must=200_000.0, note=note)
+    taken = [_taken() for _ in range(runs)]
+    note = f"a pn_counter each, of 1,000 keys; of {SENDERS} hosts, a packet of each to a commit"
+    title = "deltas of other hosts checked, joined and made durable"
+    yield Figure(title, "deltas/s", [one.rate for one in taken], True, must=200_000.0, note=note)
     yield Figure(
-        "deltas of another host checked, joined and made durable",
-        "deltas/s",
-        [one[1] for one in rates],
-        True,
-        must=200_000.0,
-        note="a pn_counter each, of 1,000 keys",
+        "the same, a second of processor time", "deltas/s", [one.cpu_rate for one in taken], True, must=200_000.0
     )
-    sizes = [one[2] for one in rates]
-    yield Figure("a delta on the wire, its key included", "bytes", sizes, False, must=200.0)
+    yield Figure("a delta on the wire, its key included", "bytes", [one.wire_bytes for one in taken], False, must=200.0)
 
 
-def _rates() -> tuple[float, float, float]:
-    """Deltas a second put here, taken there, and the bytes of one."""
+def _counts(state: dict[str, Any], number: int, me: Replica) -> tuple[str, bytes]:
+    key = f"bench/{number % KEYS}"
+    return key, state.setdefault(key, PNCounter()).increment(me).to_bytes()
+
+
+def _members(state: dict[str, Any], number: int, me: Replica) -> tuple[str, bytes]:
+    key = f"bench/{number % KEYS}"
+    return key, state.setdefault(key, ORSet()).add(me, number % 7000 // KEYS).to_bytes()
+
+
+def _fields(state: dict[str, Any], number: int, me: Replica) -> tuple[str, bytes]:
+    key = f"bench/{number % KEYS}"
+    field = f"field{number % 7000 // KEYS}"
+    return key, state.setdefault(key, ORMap()).put(me, field, number, NOW_US + number).to_bytes()
+
+
+def _registers(state: dict[str, Any], number: int, me: Replica) -> tuple[str, bytes]:
+    key = f"bench/{number % KEYS}"
+    return key, state.setdefault(key, LWWRegister()).put(me, number, NOW_US + number).to_bytes()
+
+
+MIXES: dict[str, Callable[[dict[str, Any], int, Replica], tuple[str, bytes]]] = {
+    "pn_counter": _counts,
+    "lww_register": _registers,
+    "or_set of 7 elements": _members,
+    "or_map of 7 fields": _fields,
+}
+
+
+def _merged(make: Callable[[dict[str, Any], int, Replica], tuple[str, bytes]]) -> float:
+    """Deltas a second read, checked and joined into states in memory, in runs of 500."""
+    state: dict[str, Any] = {}
+    pairs = [make(state, number, ("here", 1)) for number in range(DELTAS)]
+    states: dict[str, dict[str, Crdt]] = {}
+    began_s = time.perf_counter()
+    for start in range(0, DELTAS, BATCH):
+        run = pairs[start : start + BATCH]
+        with collection_paused():  # as the replica does
+            DELTAS_OF_TYPES.join(states, [key for key, _ in run], DELTAS_OF_TYPES.decode(run, 0))
+    rate = DELTAS / (time.perf_counter() - began_s)
+    assert all(states[key] == {one.kind: one} for key, one in state.items())
+    return rate
+
+
+def _puts() -> float:
+    """Deltas a second made, and made durable."""
     with tempfile.TemporaryDirectory(prefix="bench-gossip-") as folder:
-        sides = {name: StateReplica(Path(folder) / name, name, 1, random.Random(1)) for name in ("here", "there")}
-        here, there = sides["here"], sides["there"]
-        for side in sides.values():
-            side.set_members(sides)
-        states = [PNCounter() for _ in range(1000)]
-        packets: list[bytes] = []
-        put_s = take_s = 0.0
-        for start in range(0, DELTAS, BATCH):
-            began_s = time.perf_counter()
-            for number in range(start, start + BATCH):
-                key = f"bench/{number % 1000}"
-                state = states[number % 1000]
-                delta = state.increment(here.me).to_bytes()
-                here.states[key] = {"pn_counter": state}
-                here.store.reserve(len(delta))
-                here.stage_local(key, delta)
-            here.commit()
-            put_s += time.perf_counter() - began_s
-            wire = [send.packet for send in here.push()]
-            while wire:
-                packets += wire
-                began_s = time.perf_counter()
-                acks = [ack for packet in wire for ack in there.receive("here", packet, NOW_US)] + there.commit()
-                take_s += time.perf_counter() - began_s
-                wire = [
-                    send.packet for ack in acks for send in here.receive("there", ack.packet, NOW_US) + here.commit()
-                ]
-        assert there.gossip.counts["deltas_taken"] == DELTAS
+        here = StateReplica(Path(folder), "here", 1, random.Random(1))
+        here.set_members(["here"])
+        began_s = time.perf_counter()
+        _put(here, DELTAS)
+        rate = DELTAS / (time.perf_counter() - began_s)
+        here.close()
+    return rate
+
+
+def _put(replica: StateReplica, count: int) -> None:
+    for start in range(0, count, BATCH):
+        for number in range(start, start + BATCH):
+            key = f"bench/{number % KEYS}"
+            state = replica.states.setdefault(key, {}).setdefault("pn_counter", PNCounter())
+            assert isinstance(state, PNCounter)
+            delta = state.increment(replica.me).to_bytes()
+            replica.store.reserve(len(delta))
+            replica.stage_local(key, delta)
+        replica.commit()
+
+
+@dataclass(frozen=True)
+class Taken:
+    """What one run of taking deltas came to."""
+
+    rate: float
+    cpu_rate: float
+    wire_bytes: float
+
+
+def _taken() -> Taken:
+    """Several hosts' deltas taken by one, as they come: a packet of each, one commit, acknowledgements, and again."""
+    with tempfile.TemporaryDirectory(prefix="bench-gossip-") as folder:
+        names = [f"here{number}" for number in range(SENDERS)]
+        sides = {name: StateReplica(Path(folder) / name, name, 1, random.Random(1)) for name in [*names, "there"]}
+        there = sides["there"]
+        for name, side in sides.items():
+            side.set_members([name, "there"] if name != "there" else sides)
+        for name in names:
+            _put(sides[name], DELTAS)
+        wire = [(name, send.packet) for name in names for send in sides[name].push()]
+        took_s = cpu_s = wire_bytes = 0.0
+        while wire:
+            wire_bytes += sum(len(packet) for _, packet in wire)
+            began_s, cpu_began_s = time.perf_counter(), time.process_time()
+            acks = [ack for name, packet in wire for ack in there.receive(name, packet, NOW_US)] + there.commit()
+            took_s += time.perf_counter() - began_s
+            cpu_s += time.process_time() - cpu_began_s
+            wire = []
+            for ack in acks:
+                side = sides[ack.peer]
+                side.round()  # what it may send in a second is no matter here
+                wire += [(ack.peer, send.packet) for send in side.receive("there", ack.packet, NOW_US) + side.commit()]
+        count = DELTAS * SENDERS
+        assert there.gossip.counts["deltas_taken"] == count
         for side in sides.values():
             side.close()
-    return DELTAS / put_s, DELTAS / take_s, sum(map(len, packets)) / DELTAS
+    return Taken(count / took_s, count / cpu_s, wire_bytes / count)
 
 
 @registry.add("state_watch")

@@ -10,7 +10,7 @@ import random
 from dataclasses import dataclass
 
 from actorgrid.actors.replication.anti_entropy import AntiEntropy
-from actorgrid.actors.replication.exchange import GossipLimits, Instruction, Send, TakeDelta, TakeState
+from actorgrid.actors.replication.exchange import GossipLimits, Instruction, Send, TakeDeltas, TakeState
 from actorgrid.actors.replication.key_tree import KeyTree
 from actorgrid.actors.replication.types import Crdt, GCounter
 
@@ -41,8 +41,9 @@ class LightHost:
 
     def do(self, instructions: list[Instruction]) -> list[Send]:
         for instruction in instructions:
-            if isinstance(instruction, TakeDelta):
-                self._join(instruction.row.key, instruction.delta)
+            if isinstance(instruction, TakeDeltas):
+                for row, delta in zip(instruction.rows, instruction.deltas, strict=True):
+                    self._join(row.key, delta)
             elif isinstance(instruction, TakeState):
                 self._join(instruction.key, instruction.state)
         return [found for found in instructions if isinstance(found, Send)]
