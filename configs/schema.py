@@ -135,6 +135,11 @@ class ClusterSection(Section):
     base_port: int = setting(
         7400, "HTTP port; calls, Raft and the join server follow at +1, +2, +3; 0: any free port", ge=0, le=65531
     )
+    membership: Literal["lan", "lan_fast", "wan", "off"] = setting(
+        "lan",
+        "how soon the cluster's hosts find out that one is reached by nobody, over UDP at base_port + 3: a profile that"
+        " all of them share; off: this host takes no part",
+    )
 
 
 class DeclaredGpus(Section):

@@ -44,7 +44,7 @@ from .apply import AppliedEntry
 from .departures import Departures
 from .disk_space import DiskSpace
 from .electorate_policy import heir, next_step, successor
-from .figures import CommitTimes, ledger_figures
+from .figures import CommitTimes, ledger_figures, nodes_sent_to
 from .last_contact import LastContact
 from .lock_leases import LockLeases
 from .queries import Queries
@@ -566,6 +566,7 @@ class Consensus(Server):
             "role": self._replica.role,
             "leader": self._leader_host(),
             "voters": list(self._replica.members.voters),
+            "nodes": nodes_sent_to(self._replica),
             "contact_s": self._contact_s(),
             **self._stalls.report(now, self._replica.status(), self._waiting.since(), self._replica.ledger.members),
             "snapshot_refused": self._refused_snapshots.report(now, self._replica.ledger.index),

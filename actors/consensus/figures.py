@@ -53,3 +53,9 @@ def ledger_figures(replica: Replica, commit_times: CommitTimes, refused: Mapping
     for code, count in refused.items():
         found[f"ledger_refused_{code}_total"] = count
     return found
+
+
+def nodes_sent_to(replica: Replica) -> list[int]:
+    """All nodes of Raft's configuration: whoever is not among them is sent nothing of the log any more."""
+    config = replica.members
+    return sorted({*config.voters, *config.voters_outgoing, *config.learners, *config.learners_next})

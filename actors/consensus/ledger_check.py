@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from actorgrid.actors.ledger.command import read_command
+from actorgrid.actors.ledger.command import VERBS, read_command
 from actorgrid.actors.ledger.entry_codec import decode_entry
 from actorgrid.actors.ledger.outcome import Outcome
 from actorgrid.actors.ledger.state import Ledger
@@ -259,7 +259,10 @@ def _command(entry: Entry) -> dict[str, Any]:
         session, seq, command = decode_entry(entry.data)
     except BadRequest:
         return {"bytes": len(entry.data), "type": "unreadable"}
-    return {"bytes": len(entry.data), "type": command.get("type"), "session": session, "seq": seq, "command": command}
+    kind = command.get("type")
+    known = VERBS.get(kind) if isinstance(kind, str) else None
+    shown = command if known is None else known.shown(command)
+    return {"bytes": len(entry.data), "type": kind, "session": session, "seq": seq, "command": shown}
 
 
 # -- the store

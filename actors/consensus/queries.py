@@ -63,6 +63,7 @@ class Queries:
             "quotas": lambda _: QuotaRecords(quotas=ledger.quotas.rows()),
             "join_tokens": lambda _: JoinTokenRecords(join_tokens=list(ledger.join_tokens.values())),
             "api_keys": lambda _: ApiKeyRecords(api_keys=list(ledger.api_keys.values())),
+            "gossip_key": lambda _: ledger.gossip_key,
             "settings": lambda _: SettingValues(settings=dict(sorted(ledger.settings.items()))),
             "events": self._events,
             "counts": self._counts,

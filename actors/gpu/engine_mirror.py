@@ -231,7 +231,8 @@ class EngineMirror:
         return gaps
 
     def _eligible(self, host: HostRecord) -> bool:
-        here = host["state"] == "up" and not host.get("draining") and host["host_id"] not in self.absent
+        free_to_take = host["state"] == "up" and not host.get("draining") and not host.get("unreachable")
+        here = free_to_take and host["host_id"] not in self.absent
         # Of this host the ledger may still hold the record of an earlier life, with devices that are gone.
         return here and (host["host_id"] != self._records.own_host or self._records.registered)
 

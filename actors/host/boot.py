@@ -38,7 +38,7 @@ from actorgrid.transports.unix.system import sweep
 
 from ..work.newest_grant import newest_grant
 from .aiohttp_server import load_server
-from .children import CHILDREN, OF_A_CLUSTER
+from .children import CHILDREN, of_a_cluster
 from .context import HostContext
 from .idle_memory import give_back_file_pages, ready_to_fork
 from .lock import AgentLock, handed_down
@@ -138,7 +138,7 @@ def _run(
     taken = _take_place(paths, settings, join, say)
     if options is not None:
         write_atomically(paths.start_file, options.encoded())
-    specs = check_children(children or (CHILDREN if taken is None else OF_A_CLUSTER))
+    specs = check_children(children or (CHILDREN if taken is None else of_a_cluster(settings)))
     title = getproctitle()
     setproctitle("actorgrid: up")
     read_token(paths.token_file)

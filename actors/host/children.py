@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from actorgrid.configs.schema import Settings
 from actorgrid.supervisors.child import ChildSpec, check_children
 
 CHILDREN = check_children(
@@ -27,6 +28,13 @@ OF_A_CLUSTER = check_children(
         ChildSpec("links", "actorgrid.actors.links.actor:Links", shutdown=5.0),
         CHILDREN[-1],
         ChildSpec("join_server", "actorgrid.actors.security.actor:JoinServer", shutdown=5.0),
+        ChildSpec("membership", "actorgrid.actors.membership.actor:Membership", shutdown=5.0),
     )
 )
 """What a host of a cluster runs."""
+
+
+def of_a_cluster(settings: Settings) -> tuple[ChildSpec, ...]:
+    """What a host of a cluster runs with these settings."""
+    off = () if settings.cluster.membership != "off" else ("membership",)
+    return tuple(spec for spec in OF_A_CLUSTER if spec.id not in off)

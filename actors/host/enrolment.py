@@ -90,6 +90,11 @@ class Enrolment:
         return self.base_port + JOIN_OFFSET
 
     @property
+    def gossip_port(self) -> int:
+        """The UDP port for gossip of other hosts: the number that is the join server's over TCP."""
+        return self.base_port + JOIN_OFFSET
+
+    @property
     def https_port(self) -> int:
         """The HTTPS port, for clients of other machines."""
         return https_port(self.address, self.base_port)

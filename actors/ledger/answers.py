@@ -155,6 +155,15 @@ class HostAnswer(TypedDict):
     """Of an absence: the entry that allowed it, or ended it."""
     returned: NotRequired[bool]
     """Of a confirmation: whether the host was lost before."""
+    unreachable: NotRequired[bool]
+    """Of what members found: whether it is marked now."""
+
+
+class GossipKeyAnswer(TypedDict):
+    """The members' secret that is used from now on, without itself."""
+
+    number: int
+    """Which one it is."""
 
 
 class MemberAnswer(TypedDict):

@@ -35,6 +35,7 @@ from .record_types import MemberRecord
 
 VERSION = 4
 """What this host knows. A host tells the others (``ledger_version`` of its member record)."""
+HIDDEN = "(hidden)"
 UNSTAMPED = 0.0
 """``at`` of a command that was made where no clock is read: whoever proposes it puts the time in."""
 
@@ -98,6 +99,12 @@ class Command:
     @classmethod
     def check(cls, plain: Plain) -> None:
         """Check what the checks of single fields, which came before, cannot see. Raises BadRequest."""
+
+    @classmethod
+    def shown(cls, plain: Plain) -> Plain:
+        """A command as people may see it: what its ``repr`` leaves out is secret."""
+        secret = {each.name for each in fields(cls) if not each.repr}
+        return {name: HIDDEN if name in secret else value for name, value in plain.items()}
 
     def about_host(self) -> object:
         """The id of the host that the command is about, where a host proposes it about itself; else ``None``."""

@@ -70,6 +70,7 @@ class Query:
     lock {name}: the record, or None ·
     events {from, limit}: {"events", "index"}, oldest first, from a log index on, the last index given whole ·
     counts: {"jobs": by state, "allocations", "hosts", "commit_latency_ms"} · status ·
+    gossip_key: :class:`GossipKey` ·
     index: of the last entry applied · hosts_heard: {"as_of", "heard": {host: when}} on the CLOCK_BOOTTIME of the
     leader, who alone answers, with what it knows as one that a majority still followed at ``as_of``.
 
@@ -131,9 +132,9 @@ class Applied:
     """One committed command's effect. ``changes``: (kind, id, new record or None when gone), in order.
 
     Kinds: job, allocation, host, setting, lock (not for its renewals), lock_break (record: {"owner", "by"}), quota (by
-    user), member, join_token, api_key, trust, recovery, term (record: (term, epoch)), leader (record:
-    (host or None, whether it is this host)) and absent (record: hosts that this one, which leads, has not heard of for
-    a while, each with when it was, on CLOCK_BOOTTIME), both told between entries.
+    user), member, join_token, api_key, trust, recovery, gossip_key (record: {"number"}), term (record: (term, epoch)),
+    leader (record: (host or None, whether it is this host)) and absent (record: hosts that this one, which leads, has
+    not heard of for a while, each with when it was, on CLOCK_BOOTTIME), both told between entries.
     ``previous`` is the index of the Applied sent before this one: a receiver that sees a gap subscribes again.
     ``job_counts``: how many jobs are in each state, as of the last of those that are told together; else ``None``.
     """

@@ -132,6 +132,8 @@ class LedgerStatus(CommitStalls):
     """The host that leads, as far as this one knows."""
     voters: list[int]
     """Their nodes."""
+    nodes: list[int]
+    """Those of all who are sent anything of the log."""
     contact_s: dict[str, float]
     """By host: how long ago anything of it came here."""
     snapshot_refused: RefusedSnapshot | None

@@ -11,6 +11,8 @@ from typing import Any, NotRequired, TypedDict, cast
 
 from actorgrid.errors import ErrorRecord
 
+from .reachability import UnreachableRecord
+
 
 class ResourcesRecord(TypedDict, total=False):
     """The resources that an attempt or a lease asks for; for a gang, each of its members."""
@@ -395,6 +397,8 @@ class HostRecord(HostFacts):
     """The entry that lost it."""
     heard_at: NotRequired[float]
     """When it was last heard of before that."""
+    unreachable: NotRequired[UnreachableRecord]
+    """Who found that nobody reaches it; not there while it is reached."""
 
 
 class MemberRecord(TypedDict):

@@ -58,6 +58,7 @@ from .entry import EntryContext, applies, verbs_of
 from .field_checks import ABSENT
 from .messages import JobsWanted, LedgerSnapshot
 from .outcome import Change, Event, Outcome
+from .reachability import GossipKey
 from .records import (
     MAX_ISOLATION_S,
     cancelled_before_start,
@@ -69,6 +70,7 @@ from .tables.allocations import Allocations, GrantTarget
 from .tables.api_keys import ApiKeys
 from .tables.attempts import Attempts
 from .tables.dependencies import refuse_circles
+from .tables.gossip_keys import GossipKeys
 from .tables.hosts import Hosts, lost_with
 from .tables.jobs import CANCELLED, FAILED, FINAL, LOST, PLACED, QUEUED, RUNNING, Jobs
 from .tables.join_tokens import JoinTokens
@@ -84,7 +86,7 @@ LIVE_JOBS_MAX = 1_000_000
 SETTINGS_MAX = 1_000
 NO_STATE = (ActorGridError, LookupError, TypeError, ValueError, AttributeError, ArithmeticError, RecursionError)
 """What bytes that are no state make the tables raise: a whole state comes as bytes, from a disk or another host."""
-NO_RECORDS = ("term", "lock_break")
+NO_RECORDS = ("term", "lock_break", "gossip_key")
 """Kinds of changes that are told and are nothing that is kept."""
 
 
@@ -130,6 +132,7 @@ class Ledger:
         self.api_keys = self._api_keys.records
         self._trust = Trust(self._members, lambda *told: self._changed("trust", *told))
         self.trust = self._trust.records
+        self._gossip_keys = GossipKeys(self._members, lambda *told: self._changed("gossip_key", *told))
         self._recoveries = Recoveries(self._hosts, lambda *told: self._changed("recovery", *told))
         self.recoveries = self._recoveries.records
         forget = (self._trust.forget, self._recoveries.forget)
@@ -157,6 +160,7 @@ class Ledger:
             self._join_tokens,
             self._api_keys,
             self._recoveries,
+            self._gossip_keys,
         )
 
     # -- entries
@@ -273,6 +277,7 @@ class Ledger:
             "events_total": self._events_total,
             "job_totals": self._jobs.totals,
             "cluster": self._members.rest(),
+            **self._gossip_keys.rest(),
         }
 
     def digest(self) -> dict[str, str]:
@@ -331,6 +336,7 @@ class Ledger:
         ledger._members.load(header["cluster"], sections.get("members", []))
         ledger._join_tokens.load(sections.get("join_tokens", []))
         ledger._api_keys.load(sections.get("api_keys", []))
+        ledger._gossip_keys.load(header)
         ledger._trust.load(sections.get("trust", []))
         ledger._recoveries.load(sections.get("recoveries", []))
         ledger._given.load(sections.get("allocations", []))
@@ -546,6 +552,11 @@ class Ledger:
             error = lost_with(host, name, command.heard_at)
             self._attempts.end(EndAttempt(name, token, LOST, charge=False, error=error), entry)
         return {"ended": ended, "lost_at": self.hosts[command.host].get("lost_at")}
+
+    @property
+    def gossip_key(self) -> GossipKey:
+        """The secret of the members, for the server that seals with it."""
+        return self._gossip_keys.now()
 
     @property
     def waiting_bytes(self) -> int:

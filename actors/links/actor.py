@@ -19,6 +19,7 @@ from actorgrid.transports.peer.net import PeerNet
 from ..consensus.member_links import addresses_of, refusal
 from ..ledger.client import LedgerClient, LedgerFollower
 from ..ledger.messages import Applied, LedgerSnapshot, Query
+from ..membership.messages import StateCame
 from ..replication.messages import MembersNow, PacketCame
 from ..security.messages import MaterialChanged
 from ..security.peer_identity import peer_identity
@@ -48,8 +49,8 @@ AGAIN_S = 0.1
 REPAIR_S = 2.0
 LOOK_S = 20.0
 CALLS = "calls"
-SHARED_STATE = "state"
-"""The one target of casts: packets of the shared state."""
+SHARED_STATE, MEMBERSHIP = "state", "membership"
+"""The targets of casts: packets of the shared state, and full states of membership."""
 LIMITS = PeerLimits(streams_max=512, stream_window_bytes=256 * 2**10, stream_unsent_bytes=256 * 2**10)
 """A stream for each worker that a client of another host uses: many, of small windows."""
 
@@ -157,17 +158,21 @@ class Links(LedgerFollower):
             call.fail(error)
 
     def _cast_came(self, host_id: str, target: str, body: bytes) -> None:
-        if target != SHARED_STATE:
+        if target == SHARED_STATE:
+            taken = self.cast("distributed_state", PacketCame(host_id, body))
+        elif target == MEMBERSHIP:
+            taken = self.cast("membership", StateCame(host_id, body))
+        else:
             self._refused_total += 1
-            raise NotSupported("there are no such casts", asked=f"{target[:80]} of {host_id}", found=SHARED_STATE)
-        if not self.cast("distributed_state", PacketCame(host_id, body)):
-            self._packets_lost_total += 1
+            known = f"{SHARED_STATE}, {MEMBERSHIP}"
+            raise NotSupported("there are no such casts", asked=f"{target[:80]} of {host_id}", found=known)
+        self._packets_lost_total += not taken
 
     @handles(CastPackets)
     def _cast_packets(self, request: CastPackets) -> None:
         for host_id, packet in request.packets:
             try:
-                self._net.cast(host_id, SHARED_STATE, packet)
+                self._net.cast(host_id, request.target, packet)
             except ActorGridError as error:  # a full queue: whatever it was is told again later
                 self._packets_lost_total += 1
                 self.log.debug("a packet for %s is lost: %s", host_id, error)

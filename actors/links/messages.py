@@ -73,9 +73,13 @@ class OpenRelay:
 
 @dataclass(frozen=True, slots=True)
 class CastPackets:
-    """Cast these packets of the shared state, each (host id, packet). Those that find no room are lost."""
+    """Cast these packets, each (host id, packet), to the same server there. Those that find no room are lost.
+
+    ``target``: "state" (the shared state), or "membership".
+    """
 
     packets: tuple[tuple[str, bytes], ...]
+    target: str = "state"
 
 
 @dataclass(frozen=True, slots=True)

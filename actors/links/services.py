@@ -20,6 +20,7 @@ from ..gpu.messages import AcquireLease, OwnReadings
 from ..host.messages import RestartHost
 from ..ledger.command import read_command
 from ..ledger.commands import GrantLease
+from ..membership.messages import Reaches
 from ..work.attempt_dir import AttemptDir
 from ..work.containment_here import containment_here
 from ..work.messages import AttachLease, DetachLease, EndAllWork, LeaseOutput, StartDelay, TellWorkerEnd
@@ -35,6 +36,7 @@ ATTACH_S, DETACH_S = 30.0, 60.0
 WORKER_END_S = 8.0
 END_MARGIN_S = 10.0
 LEAVE_STEP_S = 30.0
+REACHES_S = 2.0
 
 Service = Callable[[str, Fields], Awaitable[Any]]
 
@@ -64,6 +66,8 @@ class Services:
             "end_all_work": self._end_all_work,
             "leave_step": self._leave_step,
             "leave_leases": self._leave_leases,
+            "membership_present": self._membership_present,
+            "membership_reaches": self._membership_reaches,
             SERVICE: self._measure,
         }
 
@@ -86,6 +90,16 @@ class Services:
         """Answer how many bytes came: for a host that measures its network."""
         data = fields.get("data", b"")
         return len(data) if isinstance(data, bytes) else 0
+
+    # -- membership
+
+    async def _membership_present(self, _asker: str, _fields: Fields) -> bool:
+        """Answer that this host is there: to whom no datagram of it came."""
+        return True
+
+    async def _membership_reaches(self, _asker: str, fields: Fields) -> Any:
+        """Answer whether this host reaches another one, over a link, now."""
+        return await self._server.call("membership", Reaches(_text(fields, "host_id")), REACHES_S)
 
     # -- hosts that leave
 

@@ -134,6 +134,14 @@ class MembershipCore:
         """The latest word about every member, this host's own first."""
         return [self.record, *self.table.records.values()]
 
+    def rtt_s(self, name: str | None = None) -> float | None:
+        """How long answers took on the mean, in seconds: of one member's pings, or of all; ``None``: none came yet."""
+        return self._times.mean_s(name)
+
+    def probe_phi(self, now: float) -> float:
+        """How surprising it is that the probe under way has no answer yet; 0 where none is."""
+        return 0.0 if self._phase == _RESTING else self._times.phi(self._target, now - self._probe_began)
+
     # -- events
 
     def join(self, addresses: Iterable[str], now: float) -> None:

@@ -21,6 +21,8 @@ LINK_SAMPLES_MIN = 8
 HOST_SAMPLES_MIN = 32
 """Samples before a link's own times, and before those of all links together, say anything."""
 LINKS_MAX = 256
+PHI_MAX = 100.0
+"""Of figures: there is no number for what is impossible by all that is known."""
 
 
 @lru_cache(maxsize=8)
@@ -75,6 +77,11 @@ class PhiEstimator:
         mean, deviation = self._distribution()
         return mean + deviation * _deviations(threshold)
 
+    @property
+    def mean_s(self) -> float:
+        """How long it took on the mean; 0 where nothing is known."""
+        return self._sum / max(1, len(self._samples))
+
     def _distribution(self) -> tuple[float, float]:
         count = max(1, len(self._samples))
         mean = self._sum / count
@@ -113,6 +120,16 @@ class LinkTimes:
         if link is not None and len(link) >= LINK_SAMPLES_MIN:
             return link.timeout_s()
         return self._all.timeout_s() if len(self._all) >= HOST_SAMPLES_MIN else None
+
+    def mean_s(self, name: str | None = None) -> float | None:
+        """How long that member's answers took on the mean, or all members'; None: none came yet."""
+        times = self._all if name is None else self._links.get(name)
+        return times.mean_s if times else None
+
+    def phi(self, name: str, elapsed_s: float) -> float:
+        """How surprising it is that an answer of that member takes so long, by its own times or by all."""
+        link = self._links.get(name)
+        return min(PHI_MAX, (link if link is not None and len(link) >= LINK_SAMPLES_MIN else self._all).phi(elapsed_s))
 
     def forget(self, name: str) -> None:
         """That member is another one from now on, or gone."""

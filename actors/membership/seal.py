@@ -81,6 +81,8 @@ def _check_key(number: int, secret: bytes) -> None:
 class DatagramSeal:
     """One host's end: seals its packets, opens those of others, and counts what it refuses by reason (``refused``).
 
+    *counter*: of its first datagram; whoever seals in one life a second time has to begin above what was used.
+
     Of each sender a window is kept that takes each datagram once; of at most 8,192 senders, until they are forgotten.
     Forgetting one would let its datagrams be played again, so of further ones nothing is taken. A host that has
     just started has no windows yet: what is played to it then is as if it came late, and words of earlier incarnations
@@ -89,13 +91,13 @@ class DatagramSeal:
 
     window_class: Callable[[int], ReplayWindow] = ReplayWindow
 
-    def __init__(self, name: str, life: int, keys: Keyring) -> None:
+    def __init__(self, name: str, life: int, keys: Keyring, counter: int = 0) -> None:
         assert 0 <= life <= LIFE_MAX, f"life {life}"
         self.refused: dict[str, int] = {}
         self._name = name
         self._raw_name = name.encode("ascii")
         self._life = life
-        self._counter = 0
+        self._counter = counter
         self._keys = keys
         self._own: tuple[int, ChaCha20Poly1305] | None = None
         self._ciphers: dict[tuple[int, bytes], ChaCha20Poly1305] = {}

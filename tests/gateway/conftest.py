@@ -526,12 +526,17 @@ class Host(StandIn):
         return {"children": 8}
 
 
+class Membership(StandIn):
+    name = "membership"
+
+
 STAND_INS: tuple[type[StandIn], ...] = (
     Consensus,
     ClusterManager,
     JoinDoor,
     Links,
     LoadBalancer,
+    Membership,
     GpuCoordinator,
     DistributedState,
     WorkerManager,

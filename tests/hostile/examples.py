@@ -171,5 +171,7 @@ def examples(ledger: Ledger) -> list[Plain]:
         commands.SetQuota("bob", {"gpu_milli": 5}, "me", at=AT),
         # Later kinds come last: the recording of the version before goes by the places of the others.
         commands.EditJob("waits", 70, max_execution_time_s=9.0, by="me", at=AT),
+        commands.RotateGossipKey(ledger.gossip_key.number + 1, term, "ab" * 32, at=AT),
+        commands.MarkUnreachable("h1", 1, AT, ["h2", "h3"], term, at=AT),
     ]
     return [command.to_plain() for command in made]

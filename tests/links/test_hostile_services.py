@@ -16,6 +16,7 @@ from actorgrid.actors.host.messages import RestartHost
 from actorgrid.actors.links.pieces import pack, unpack_fields
 from actorgrid.actors.links.relays import Relays
 from actorgrid.actors.links.services import Services
+from actorgrid.actors.membership.messages import Reaches
 from actorgrid.actors.work.messages import (
     AttachLease,
     DetachLease,
@@ -56,6 +57,8 @@ CALLS: dict[str, dict[str, Any]] = {
     "end_all_work": {},
     "leave_step": {"host_id": "h2", "by": "me", "now": True, "force": False, "cancel": False},
     "measure": {"data": b"x"},
+    "membership_present": {},
+    "membership_reaches": {"host_id": "h2"},
 }
 
 
@@ -118,6 +121,11 @@ class Everyone(Server):
     def _readings(self, _request: OwnReadings) -> list[Any]:
         return []
 
+    @handles(Reaches)
+    def _reaches(self, request: Reaches) -> bool:
+        self._texts(request)
+        return True
+
     @handles(HealthReport)
     def _health(self, _request: HealthReport) -> dict[str, Any]:
         return {"health": "healthy", "problems": []}
@@ -149,7 +157,7 @@ class Door(Server):
 def node(tmp_path: Path) -> InlineNode:
     made = InlineNode()
     context = make_context(tmp_path)
-    for name in ("worker_manager", "gpu_coordinator", "cluster_manager", "fault_detector", "host"):
+    for name in ("worker_manager", "gpu_coordinator", "cluster_manager", "fault_detector", "host", "membership"):
         made.add(Everyone, context, name=name)
     made.add(Door, context)
     return made

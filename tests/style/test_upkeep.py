@@ -39,7 +39,6 @@ CALLED_FROM_OUTSIDE = {
     "decode_conf_state": "who stores or carries what a RaftCore gives out (docs/raft_core.md)",
     "encode_snapshot": "who stores or carries what a RaftCore gives out (docs/raft_core.md)",
     "decode_snapshot": "who stores or carries what a RaftCore gives out (docs/raft_core.md)",
-    "PhiEstimator.phi": "who asks of one link how surprising its silence is (docs/membership.md)",
     "FaultyNetwork.set_faults": "who plays faults between hosts (docs/peer_links.md)",
     **dict.fromkeys(("Client.semaphore", "AsyncClient.semaphore"), "people's programs (docs/locks.md)"),
     "GpuClusteringManager.select_best_device": "people who pool GPUs in their own programs (docs/gpu_clustering.md)",

@@ -50,6 +50,11 @@ from .members import (
     FoundCluster,
     RemoveMember,
 )
+from .membership import (
+    MEMBERSHIP_SINCE,
+    MarkUnreachable,
+    RotateGossipKey,
+)
 from .recovery import BeginRecovery, EndRecovery, SetMaintenance
 from .tokens import (
     CreateApiKey,
@@ -68,6 +73,7 @@ from .trust import (
 
 __all__ = [
     "LIMITS_SINCE",
+    "MEMBERSHIP_SINCE",
     "AcquireLock",
     "AddMember",
     "AllowAbsence",
@@ -91,6 +97,7 @@ __all__ = [
     "GrantLease",
     "IssueCertificate",
     "LoseHost",
+    "MarkUnreachable",
     "MeasureHost",
     "NewTerm",
     "PreemptAttempt",
@@ -105,6 +112,7 @@ __all__ = [
     "RequestCertificate",
     "RevokeApiKey",
     "RevokeJoinToken",
+    "RotateGossipKey",
     "SealAuthority",
     "SetMaintenance",
     "SetQuota",

@@ -64,6 +64,8 @@ class Allocations:
             raise WrongState(f"host {place.host} is {host['state']}", asked="a grant there")
         if host.get("draining"):
             raise WrongState(f"host {place.host} takes nothing new", asked="a grant there", found="it is draining")
+        if host.get("unreachable"):
+            raise WrongState(f"host {place.host} takes nothing new", asked="a grant there", found="nobody reaches it")
         if len(self.records) >= ALLOCATIONS_MAX:
             raise WrongState("the ledger holds its maximum of allocations", found=f"{ALLOCATIONS_MAX}")
         return host

@@ -17,8 +17,17 @@ from datetime import UTC, datetime
 from typing import cast
 
 from actorgrid.actors.ledger.answers import HostAnswer, RegisterHostAnswer
-from actorgrid.actors.ledger.commands import AllowAbsence, ConfirmHost, DrainHost, LoseHost, MeasureHost, RegisterHost
+from actorgrid.actors.ledger.commands import (
+    AllowAbsence,
+    ConfirmHost,
+    DrainHost,
+    LoseHost,
+    MarkUnreachable,
+    MeasureHost,
+    RegisterHost,
+)
 from actorgrid.actors.ledger.entry import EntryContext, applies
+from actorgrid.actors.ledger.reachability import UnreachableRecord
 from actorgrid.actors.ledger.record_types import HostRecord
 from actorgrid.actors.ledger.records import new_host
 from actorgrid.errors import ErrorRecord, HostLost, NotFound, StaleIncarnation, WrongState
@@ -163,7 +172,23 @@ class Hosts:
         if record["state"] == UP:
             self._put({**record, "state": LOST, "lost_at": index, "heard_at": command.heard_at}, LOST)
 
-    def current(self, command: AllowAbsence | MeasureHost | ConfirmHost | LoseHost) -> HostRecord:
+    @applies(MarkUnreachable)
+    def mark_unreachable(self, command: MarkUnreachable, _entry: EntryContext) -> HostAnswer:
+        """Note who did not reach a host, or that it is reached again. It gets nothing new while it is marked; a start
+        of it wipes the mark. Raises StaleIncarnation."""
+        record = self.current(command)
+        before = record.get("unreachable")
+        if not command.witnesses:
+            if before is not None:
+                self._put(_without(record, "unreachable"), "reached again")
+            return {"host": command.host, "unreachable": False}
+        since = command.unreachable_since if before is None else before["since"]
+        mark: UnreachableRecord = {"since": since, "witnesses": list(command.witnesses)}
+        if mark != before:
+            self._put({**record, "unreachable": mark}, "unreachable" if before is None else "")
+        return {"host": command.host, "unreachable": True}
+
+    def current(self, command: AllowAbsence | MeasureHost | ConfirmHost | LoseHost | MarkUnreachable) -> HostRecord:
         """The record of the host that a command names in this incarnation. Raises StaleIncarnation."""
         record = self.records.get(command.host)
         if record is None or record["incarnation"] != command.incarnation:

@@ -152,6 +152,11 @@ class Members:
         self._changed(record["host_id"], None, "removed")
         return {"host_id": record["host_id"], "node": record["node"]}
 
+    @property
+    def removals(self) -> int:
+        """How many members have been removed so far."""
+        return self.nodes_total - len(self.records)
+
     def rest(self) -> Plain:
         """The part of the table's state that is no record."""
         return {"cluster_id": self.cluster_id, "nodes_total": self.nodes_total, "removed": list(self.removed.items())}
