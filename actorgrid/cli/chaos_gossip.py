@@ -28,33 +28,38 @@ PICTURE = click.Path(dir_okay=False, path_type=Path)
 @json_option
 @pass_call
 def gossip(call: CommandContext, /, scenarios: Sequence[str], seeds: int, seed: int, mutants: bool) -> int:
-    """Play what befalls small clusters of membership cores, all scenarios or those named.
+    """Play what befalls membership of a few hosts, and the state that they share: all scenarios or those named.
 
+    A violation is told with its seed; the same name with --seed SEED --seeds 1 plays it again, event for event.
     Leaves with 1 when anything was violated, or a planted bug was not caught.
     """
-    from actorgrid.chaos.gossip.mutants import MUTANTS, hunt
-    from actorgrid.chaos.gossip.scenarios import SCENARIOS, play
+    from actorgrid.chaos.gossip.catalogue import (
+        hunt_any,
+        mutant_names,
+        mutant_says,
+        play_any,
+        scenario_names,
+        scenario_says,
+    )
 
     found: list[dict[str, Any]] = []
     with progress(call.json) as report:
         if mutants:
-            for name, mutant in MUTANTS.items():
-                caught, what = hunt(name, seeds)
-                found.append(
-                    {"mutant": name, "says": mutant.says, "scenario": mutant.scenario, "seeds": caught, "what": what}
-                )
-                report(name, len(found), len(MUTANTS))
+            for name in mutant_names():
+                caught, what = hunt_any(name, seeds)
+                says, scenario = mutant_says(name)
+                found.append({"mutant": name, "says": says, "scenario": scenario, "seeds": caught, "what": what})
+                report(name, len(found), len(mutant_names()))
             failed = any(not each["what"] for each in found)
         else:
-            chosen = list(dict.fromkeys(scenarios)) or list(SCENARIOS)
+            chosen = list(dict.fromkeys(scenarios)) or scenario_names()
             for name in chosen:
                 violations = [
                     {"seed": number, "what": what}
                     for number in range(seed, seed + seeds)
-                    if (what := play(name, number))
+                    if (what := play_any(name, number))
                 ]
-                says = (SCENARIOS[name].__doc__ or "").partition("\n")[0]
-                found.append({"scenario": name, "says": says, "runs": seeds, "violations": violations})
+                found.append({"scenario": name, "says": scenario_says(name), "runs": seeds, "violations": violations})
                 report(name, len(found), len(chosen))
             failed = any(each["violations"] for each in found)
     if call.json:
@@ -70,6 +75,7 @@ def gossip(call: CommandContext, /, scenarios: Sequence[str], seeds: int, seed: 
         for each in found:
             for violation in each["violations"][:5]:
                 say(f"{each['scenario']}, seed {violation['seed']}: {violation['what']}")
+                say(f"  again: actorgrid chaos gossip {each['scenario']} --seed {violation['seed']} --seeds 1")
     return VIOLATED_CODE if failed else 0
 
 

@@ -126,6 +126,8 @@ class Links(LedgerFollower):
             if kind == "member":
                 self._net.drop_refused()
                 self._tell_members()
+            elif kind == "absent":
+                self._tell_members()
             elif kind == "job" and record is not None and not record["attempts"]:
                 self._payloads.job(record)
             elif kind == "allocation" and record is None:
@@ -184,7 +186,9 @@ class Links(LedgerFollower):
     def _tell_members(self) -> None:
         """Not before the ledger's first snapshot: of no members at all the shared state would make wrong majorities."""
         if self._ledger.members:
-            self.cast("distributed_state", MembersNow(tuple(sorted(self._ledger.members))))
+            members = self._ledger.members
+            sites = {host_id: member["site"] for host_id, member in members.items() if member.get("site")}
+            self.cast("distributed_state", MembersNow(tuple(sorted(members)), sites, frozenset(self._ledger.absent)))
 
     def _take_stream(self, stream: Stream) -> None:
         if stream.target != WORKER:

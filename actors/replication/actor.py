@@ -402,7 +402,7 @@ class DistributedState(Server):
     def _members_now(self, message: MembersNow) -> None:
         self._members_known = True
         if self._replica is not None:
-            self._replica.set_members(message.host_ids)
+            self._replica.set_members(message.host_ids, message.sites, message.away)
             self._look_at_majorities()
 
     @handles(PacketCame)

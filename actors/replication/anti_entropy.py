@@ -14,7 +14,7 @@ is neither acknowledged nor told to anybody: a peer that believed in it would no
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 from actorgrid.errors import ActorGridError, BadRequest, NotSupported, Overloaded
 
@@ -54,6 +54,7 @@ from .packets import (
     fragments,
     is_of_kind,
 )
+from .peer_choice import PeerChoice
 from .types import DELTAS, Crdt, decode_foreign, first_ahead
 from .version_vector import MAX_ORIGINS, Vector, lag, missing_deltas, vector_hash
 from .walk import Walk, answer_descend, answer_listing
@@ -77,7 +78,7 @@ class AntiEntropy:
         """What is durable here. Not to be changed."""
         self.limits = limits
         self.members: frozenset[str] = frozenset((me[0],))
-        self._others: list[str] = []
+        self.choice = PeerChoice(me[0], dice, limits)
         self.peers: dict[str, Peer] = {}
         self.refused = dict.fromkeys(REASONS, 0)
         self.counts = dict.fromkeys(COUNTED, 0)
@@ -94,6 +95,9 @@ class AntiEntropy:
         """What is staged, in runs of one origin."""
         self._acks: dict[str, dict[Replica, None]] = {}
         self._fresh: dict[Replica, int] = {}
+        self._fresh_afar: dict[Replica, int] = {}
+        # Origins of what came from other sites: here nobody but us may have it.
+        self._crossed: set[Replica] = set()
         self._hash: bytes | None = None
         self._walk: Walk | None = None
         self._message = 0
@@ -118,10 +122,10 @@ class AntiEntropy:
         """Mutate as *me* from here on. Nothing may be staged."""
         self.me = me
 
-    def set_members(self, members: Iterable[str]) -> None:
-        """The hosts of the cluster, ourselves included. Others are neither heard nor spoken to."""
+    def set_members(self, members: Iterable[str], sites: Mapping[str, str] | None = None) -> None:
+        """The hosts of the cluster, ourselves included, and their sites. Others are neither heard nor spoken to."""
         self.members = frozenset({*members, self.me[0]})
-        self._others = sorted(self.members - {self.me[0]})
+        self.choice.set_members(self.members, sites or {})
         for gone in self.peers.keys() - self.members:
             del self.peers[gone]
         self._assembly.keep_only(self.members)
@@ -130,12 +134,16 @@ class AntiEntropy:
 
     def committed(self) -> list[Instruction]:
         """All that was staged is durable: it counts from here on, is acknowledged, and may be told to others."""
+        choice = self.choice
         for run in self._rows:
             self._log.extend(run)
             origin, first = run[0].origin, run[0].sequence
-            if origin == self.me or not self._few_others:
+            if origin == self.me or not choice.few or origin in self._crossed:
                 self._fresh.setdefault(origin, first)
+            if choice.far_sites and not choice.is_far(origin[0]):
+                self._fresh_afar.setdefault(origin, first)
         rows, self._rows = self._rows, []
+        self._crossed.clear()
         if rows or self._staged:
             self.vector.update(self._staged)
             self._staged.clear()
@@ -153,6 +161,7 @@ class AntiEntropy:
         self._staged.clear()
         self._rows.clear()
         self._acks.clear()
+        self._crossed.clear()
         self._walk = None  # what it compared may be gone
 
     def round(self) -> list[Instruction]:
@@ -161,8 +170,8 @@ class AntiEntropy:
         self._tree.work(self.limits.tree_keys_a_round)
         found: list[Instruction] = []
         self._assembly.round()
-        for peer in self.peers.values():
-            self._pass_round(peer)
+        for name, peer in self.peers.items():
+            peer.pass_round(self.choice.patience_rounds(name))
         if self._walk is not None:
             again = self._walk.round()
             if again is None:
@@ -172,18 +181,21 @@ class AntiEntropy:
                 for question in again:
                     found += self._send(self._walk.peer, question)
         digest = Digest(self._vector_hash(), self._root())
-        for name in self._some(self._others):
+        for name in self.choice.begin_round():
             found += self._send(name, digest)
         return found
 
     def push(self) -> list[Instruction]:
-        """Offer what is new and durable to a few peers that are not known to have it."""
-        if not self._fresh:
-            return []
-        fresh, self._fresh = self._fresh, {}
+        """Offer what is new and durable to a few peers that are not known to have it; a relay, what is of its own site
+        to the other sites too."""
         found: list[Instruction] = []
-        without = self._without(fresh)
-        for name in without if self._few_others else self._some(without):
+        choice = self.choice
+        afar, self._fresh_afar = self._fresh_afar, {}
+        for name in choice.bring_to() if afar else ():
+            found += self._offer(name, afar)
+        fresh, self._fresh = self._fresh, {}
+        without = self._without(fresh, choice.near) if fresh else []
+        for name in without if choice.few else choice.some(without):
             found += self._offer(name, fresh)
         return found
 
@@ -191,14 +203,14 @@ class AntiEntropy:
         """Offer one origin's deltas, from *sequence* on, to all peers that are not known to have them."""
         fresh = {origin: sequence}
         found: list[Instruction] = []
-        for name in self._without(fresh):
+        for name in self._without(fresh, self.choice.others):
             found += self._offer(name, fresh)
         return found
 
-    def _without(self, fresh: Vector) -> list[str]:
+    def _without(self, fresh: Vector, names: list[str]) -> list[str]:
         return [
             name
-            for name in self._others
+            for name in names
             if any(self._peer(name).known.get(origin, 0) < self.vector[origin] for origin in fresh)
         ]
 
@@ -206,7 +218,7 @@ class AntiEntropy:
         """How many members hold that delta durably, as far as is known; we among them."""
         here = int(self.vector.get(origin, 0) >= sequence)
         return here + sum(
-            self.peers[name].known.get(origin, 0) >= sequence for name in self._others if name in self.peers
+            self.peers[name].known.get(origin, 0) >= sequence for name in self.choice.others if name in self.peers
         )
 
     def lags(self) -> dict[str, int | None]:
@@ -215,7 +227,7 @@ class AntiEntropy:
             name: missing_deltas(self.vector, self.peers[name].known)
             if name in self.peers and self.peers[name].told
             else None
-            for name in self._others
+            for name in self.choice.others
         }
 
     @property
@@ -246,6 +258,7 @@ class AntiEntropy:
         if name not in self.members or name == self.me[0]:
             self.refused["no_member"] += 1
             return []
+        self.choice.heard(name)
         try:
             message = decode_message(packet)
             if isinstance(message, Fragment):
@@ -273,7 +286,7 @@ class AntiEntropy:
             case Ack():
                 return self._ack(name, message)
             case Descend():
-                if self._peer(name).spent_bytes >= self.limits.peer_bytes_a_round:
+                if self._left_bytes(name) <= 0:
                     return []  # it asks again
                 return self._send(name, answer_descend(self._tree, self.me[1], message))
             case Below():
@@ -340,6 +353,8 @@ class AntiEntropy:
             ):
                 return self._forged()
             checked.append((run, decoded))
+        if self.choice.is_far(name):
+            self._crossed.update(run.origin for run, _ in checked)
         found: list[Instruction] = []
         origins = self._acks.setdefault(name, {})
         gap = False
@@ -419,8 +434,7 @@ class AntiEntropy:
         if peer.in_flight:
             peer.backlog.update(dict.fromkeys(origins))
             return []
-        left = self.limits.peer_bytes_a_round - peer.spent_bytes
-        room = min(self.limits.packet_bytes, left)
+        room = min(self.limits.packet_bytes, self._left_bytes(name))
         runs: list[DeltaRun] = []
         walk = False
         for number, origin in enumerate(origins):
@@ -447,14 +461,9 @@ class AntiEntropy:
             found += self._send(name, VectorTold(self.vector, self.me[1], repair=True))
         return found
 
-    def _pass_round(self, peer: Peer) -> None:
-        peer.spent_bytes = 0
-        peer.gap_told = False
-        if peer.in_flight:
-            peer.waited_rounds += 1
-            if peer.waited_rounds >= self.limits.patience_rounds:
-                peer.in_flight = {}  # lost: the next digest finds it
-                peer.backlog = {}
+    def _left_bytes(self, name: str) -> int:
+        """What may yet go to that peer in this round."""
+        return self.choice.bytes_a_round(name) - self._peer(name).spent_bytes
 
     # -- walks
 
@@ -491,7 +500,7 @@ class AntiEntropy:
 
     def _listed(self, name: str, listing: Listing) -> list[Instruction]:
         """Whole states for a peer that walks our tree; it asks again for what did not fit, or was lost."""
-        room = self.limits.peer_bytes_a_round - self._peer(name).spent_bytes
+        room = self._left_bytes(name)
         found: list[Instruction] = []
         for answer in answer_listing(
             self._tree, self._states_held, self.me[1], listing, self.limits.packet_bytes, room
@@ -571,13 +580,6 @@ class AntiEntropy:
 
     def _peer(self, name: str) -> Peer:
         return self.peers.setdefault(name, Peer())
-
-    @property
-    def _few_others(self) -> bool:
-        return len(self._others) <= self.limits.all_at
-
-    def _some(self, names: list[str]) -> list[str]:
-        return self._dice.sample(names, min(self.limits.fan_out, len(names)))
 
     def _vector_hash(self) -> bytes:
         if self._hash is None:

@@ -61,12 +61,24 @@ class GossipLimits:
     all_at: int = 6
     """With up to so many other members a push goes to all of them, and nobody passes it on: with four others that is 4
     packets and 4 acknowledgements in place of 12 each. What is lost, digests find."""
+    relays: int = 2
+    """Hosts of a site that speak to another site. Two, so that what is new crosses when either is gone; each more is
+    one more copy of everything on the way between sites."""
+    odd_rounds: int = 8
+    """So often some host of a site that is no relay turns to another site, by chance: in case no relay works."""
+    silent_rounds: int = 8
+    """Without a word from a relay, until the next takes its place; of one here as often more as the site has more hosts
+    than a round turns to. e**-8 is the chance that none of eight words expected came."""
     packet_bytes: int = PACKET_BYTES - 4096
     """Of deltas or states in one message; one that is larger goes alone, in fragments."""
     peer_bytes_a_round: int = 4 * 2**20
     """To one peer; what is beyond waits for the next round."""
     patience_rounds: int = 2
     """Rounds until an interval that is not acknowledged is sent again."""
+    far_peer_bytes_a_round: int = 2**20
+    """To one peer at another site: a line between sites is shared with others."""
+    far_patience_rounds: int = 5
+    """The same of a peer at another site: over a line of 1 Mbit/s a full packet takes half a second by itself."""
     log_bytes: int = LOG_BYTES
     partial_peers: int = 8
     """Peers whose fragments are kept at once, 16 MiB each at most; of others they are refused."""
@@ -135,3 +147,12 @@ class Peer:
     spent_bytes: int = 0
     gap_told: bool = False
     """Whether it was told of a gap in this round."""
+
+    def pass_round(self, patience_rounds: int) -> None:
+        """A round has passed: what was not acknowledged for so many is lost, and the next digest finds it."""
+        self.spent_bytes = 0
+        self.gap_told = False
+        if self.in_flight:
+            self.waited_rounds += 1
+            if self.waited_rounds >= patience_rounds:
+                self.in_flight, self.backlog = {}, {}

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
 
@@ -66,9 +67,14 @@ class StateChanged:
 
 @dataclass(frozen=True, slots=True)
 class MembersNow:
-    """The ids of the cluster's hosts, from the ledger: whom the state is shared with. A cast, whenever they change."""
+    """The ids of the cluster's hosts, from the ledger: whom the state is shared with. A cast, whenever they change.
+
+    *sites*: of those that said in which site they are. *away*: those that the leader does not hear of.
+    """
 
     host_ids: tuple[str, ...]
+    sites: Mapping[str, str] = field(default_factory=dict)
+    away: frozenset[str] = frozenset()
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,7 +7,7 @@ It owns no net and no clock: packets come in with the time, and go out as ``Send
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 
 from actorgrid.errors import DiskFull
@@ -117,9 +117,12 @@ class StateReplica:
         """Offer what is new of one origin to all."""
         return self._do(self.gossip.offer_to_all(origin, sequence))
 
-    def set_members(self, members: Iterable[str]) -> None:
-        """The hosts of the cluster."""
-        self.gossip.set_members(members)
+    def set_members(
+        self, members: Iterable[str], sites: Mapping[str, str] | None = None, away: Collection[str] = ()
+    ) -> None:
+        """The hosts of the cluster, the sites of those that said one, and who is known to be away."""
+        self.gossip.set_members(members, sites)
+        self.gossip.choice.set_away(away)
 
     def digest(self) -> bytes:
         """The hash of all states: equal on replicas that hold the same."""

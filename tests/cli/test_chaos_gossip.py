@@ -9,6 +9,7 @@ import pytest
 
 from actorgrid.chaos.gossip import scenarios
 from actorgrid.chaos.gossip.mutants import MUTANTS
+from actorgrid.chaos.gossip.state_mutants import STATE_MUTANTS
 from actorgrid.cli.main import cli
 
 
@@ -35,6 +36,31 @@ def test_a_violation_leaves_with_one_and_names_its_seed(
     code, out = run(capsys, "gossip", "accused", "--seeds", "1", "--seed", "3")
     assert code == 1
     assert "accused, seed 3: host-" in out
+    assert "actorgrid chaos gossip accused --seed 3 --seeds 1" in out
+
+
+def test_those_of_the_shared_state_are_played_too(capsys: pytest.CaptureFixture[str]) -> None:
+    code, out = run(capsys, "gossip", "state_relays_die", "state_pair", "--seeds", "2", "--json")
+    assert code == 0
+    assert [(each["scenario"], each["runs"], each["violations"]) for each in json.loads(out)] == [
+        ("state_relays_die", 2, []),
+        ("state_pair", 2, []),
+    ]
+
+
+def test_figures_of_the_shared_state_are_told_and_drawn(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    pytest.importorskip("matplotlib", reason="the extra plot is not installed")
+    words = ("state-figures", "--hosts", "9", "--writes", "2", "--burst", "20", "--json", "--plot")
+    drawn = [tmp_path / "one.png", tmp_path / "two.png"]
+    for path in drawn:
+        code, out = run(capsys, *words, str(path))
+        assert code == 0
+    told = json.loads(out)
+    assert told["a write everywhere, s: 3 sites, 200 ms between"]["missing"] == 0
+    assert told["bytes/s: 9 hosts, one site, at rest"]["a host"] == pytest.approx(273, abs=10)
+    assert drawn[0].read_bytes() == drawn[1].read_bytes()
+    assert drawn[0].read_bytes().startswith(b"\x89PNG")
+    assert run(capsys, *words, "file.txt")[0] not in (0, 1)
 
 
 def test_a_scenario_that_there_is_not_is_a_named_error(capsys: pytest.CaptureFixture[str]) -> None:
@@ -45,7 +71,7 @@ def test_a_scenario_that_there_is_not_is_a_named_error(capsys: pytest.CaptureFix
 def test_planted_bugs_are_hunted(capsys: pytest.CaptureFixture[str]) -> None:
     code, out = run(capsys, "gossip", "--mutants", "--seeds", "60", "--json")
     assert code == 0
-    assert {each["mutant"] for each in json.loads(out) if each["what"]} == set(MUTANTS)
+    assert {each["mutant"] for each in json.loads(out) if each["what"]} == {*MUTANTS, *STATE_MUTANTS}
     code, out = run(capsys, "gossip", "--mutants", "--seeds", "1")
     assert code == 1 and "judges_after_sleep" in out
 
