@@ -75,8 +75,10 @@
     - OutOfDeviceMemory
     - NoRoomForNestedTask
     - NoSuitableTarget
+    - NamespaceFull
   + AdmissionRefused
   + StateTypeConflict
+  + StateCompareFailed
   + SafetyViolated
   + ActorError
     - CallTimeout
@@ -523,6 +525,10 @@ class NoSuitableTarget(Overloaded):
     """No host, lease or replica may take the request: none has what it requires, or there is none."""
 
 
+class NamespaceFull(Overloaded):
+    """The namespace of the shared state holds as many keys, or bytes, as one may."""
+
+
 class OutOfDeviceMemory(Overloaded):
     """No hole of the device's memory is large enough; freeing or moving blocks may make one."""
 
@@ -539,6 +545,13 @@ class StateTypeConflict(ActorGridError):
 
     http_status = 409
     exit_code = 2
+
+
+class StateCompareFailed(ActorGridError):
+    """The key's value on this host is not the expected one: nothing was written. ``found``: what it is, as JSON."""
+
+    http_status = 409
+    exit_code = 1
 
 
 class ActorError(ActorGridError):

@@ -172,13 +172,14 @@ class AdminHttp:
         return answer
 
     @contextmanager
-    def stream(self, path: str, **query: Any) -> Iterator[http.client.HTTPResponse]:
+    def stream(self, path: str, *, last_event_id: str = "", **query: Any) -> Iterator[http.client.HTTPResponse]:
         """A response to read piece by piece; its connection is closed at the end."""
+        more = {"Last-Event-ID": last_event_id} if last_event_id else {}
 
         def connect(at: Address) -> tuple[http.client.HTTPConnection, http.client.HTTPResponse]:
             connection = self._connection(at, fresh=True, timeout_s=None)
             try:
-                response = self._send(at, connection, "GET", path, query, None)
+                response = self._send(at, connection, "GET", path, query, None, more)
                 if response.status >= 400:
                     raise _error_of(response.status, _decode(response, response.read()))
             except BaseException:
@@ -200,12 +201,13 @@ class AdminHttp:
             yield from events
 
     @contextmanager
-    def event_stream(self, path: str, **query: Any) -> Iterator[Iterator[ServerEvent]]:
+    def event_stream(self, path: str, *, last_event_id: str = "", **query: Any) -> Iterator[Iterator[ServerEvent]]:
         """Server-sent events until the host ends the stream; entered when the host has begun to listen for us.
 
-        Reading them raises HostUnreachable when the stream breaks off.
+        Those behind *last_event_id*, where the host knows it. Reading them raises HostUnreachable when the stream
+        breaks off.
         """
-        with self.stream(path, **query) as response:
+        with self.stream(path, last_event_id=last_event_id, **query) as response:
             lines = _lines(response, self.url + path)
             first = next(lines, "")  # a comment: the listener is in place
             yield _events(lines, first)
@@ -346,10 +348,11 @@ class AdminHttp:
         path: str,
         query: dict[str, Any] | None,
         body: Any,
+        more_headers: dict[str, str] | None = None,
     ) -> http.client.HTTPResponse:
         asked = {name: _plain(value) for name, value in (query or {}).items() if value is not None}
         target = at.prefix + path + (f"?{urlencode(asked)}" if asked else "")
-        headers = {"Accept": "application/json"}
+        headers = {"Accept": "application/json", **(more_headers or {})}
         if self.token:
             headers["Authorization"] = f"Bearer {self.token}"
         payload = None

@@ -14,7 +14,7 @@ from actorgrid.supervisors.server import handles
 from ..files.identity import read_token
 from ..ledger.client import LedgerClient, LedgerFollower
 from ..ledger.messages import Applied, LedgerSnapshot
-from ..replication.messages import ReadPrefix, StateChanged, UnwatchPrefix, WatchPrefix
+from ..replication.messages import ChangesLost, StateChanged, UnwatchPrefix, WatchPrefix
 from ..work.credentials import read_key
 from .blobs import BlobStore
 from .server.application import GatewayApp
@@ -31,7 +31,6 @@ START_TIMEOUT_S = 20.0
 REBIND_S = 3.0
 """How long a restarted gateway waits for the port of the one before it."""
 PORT_FILE = "gateway.port"
-RESYNC_KEYS = 10_000
 LOOK_S = 5.0
 """How often it is looked whether the certificate was renewed."""
 
@@ -183,6 +182,11 @@ class Gateway(LedgerFollower):
         if self._bridge is not None:
             self._bridge.tell(change)
 
+    @handles(ChangesLost)
+    def _changes_lost(self, lost: ChangesLost) -> None:
+        if self._bridge is not None:
+            self._bridge.tell(lost)
+
     async def _watch_prefix(self, prefix: str) -> None:
         """Count one more client that watches *prefix*; asks DistributedState when it was not watched yet."""
         self._prefixes[prefix] = self._prefixes.get(prefix, 0) + 1
@@ -239,12 +243,13 @@ class Gateway(LedgerFollower):
             self.cast("distributed_state", UnwatchPrefix(prefix))
 
     async def _watch_again(self) -> None:
-        """Watch again, and read what changed: a restarted DistributedState knows no watchers."""
+        """Watch again, and have the clients' streams read what changed: a restarted DistributedState knows no
+        watchers.
+        """
         for prefix in sorted(self._watched):
             await self.call("distributed_state", WatchPrefix(prefix), 10.0)
-            for entry in await self.call("distributed_state", ReadPrefix(prefix, RESYNC_KEYS), 10.0):
-                if self._bridge is not None:
-                    self._bridge.tell(StateChanged(entry["key"], entry["type"], entry["value"]))
+        if self._bridge is not None:
+            self._bridge.tell(ChangesLost())
 
     # -- how we are
 

@@ -7,76 +7,77 @@ taken. What is durable is offered to other hosts a moment later, by way of ``lin
 
 from __future__ import annotations
 
-import bisect
-import os
 import random
 import time
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
 from typing import Any, ClassVar
 
 from actorgrid.errors import (
+    ActorGridError,
     BadRequest,
     DiskFull,
     LogCorrupted,
     LogFailed,
-    NotReplicated,
     Overloaded,
-    StateTypeConflict,
     StorageError,
-    UnknownKey,
 )
-from actorgrid.supervisors.runtime import Waiter
+from actorgrid.supervisors.runtime import Timer, Waiter
 from actorgrid.supervisors.server import Server, handles
 
 from ..links.messages import CastPackets, TellMembers
+from .causal import Replica
+from .changes import ChangeLog, change_id, read_change_id
 from .crdt import Crdt
 from .exchange import Send
-from .journal import storage_error
+from .figures import gossip_figures, gossip_status
+from .forgetting import Forgetting
+from .growth import Growth, check_disk
+from .lifetimes import shown
+from .majority import MajorityWaits
 from .messages import (
+    ChangesPage,
+    EntryRecord,
     MembersNow,
     Mutate,
+    MutateBatch,
     PacketCame,
     Read,
+    ReadChanges,
     ReadPrefix,
-    StateChanged,
+    ReadUsage,
+    StateUsage,
     UnwatchPrefix,
     WatchPrefix,
 )
-from .namespaces import may_see
+from .mutations import SHRINKING, apply_mutation, unknown_key
 from .plain import encode_value
 from .replica import StateReplica
 from .store import StateStore
-from .types import TYPES, ORMap, ORSet, Replica, check_key, mutate, new
+from .traffic import Traffic
+from .types import TYPES, check_key, new
+from .view import StateView, change_of, entry_of
+from .watchers import Watchers
 
 MAX_KEYS = 100_000
 MAX_STATE_BYTES = 64 * 2**20
 """All states together, encoded, at the last snapshot: beyond it nothing may grow."""
-MAX_KEY_STATE_BYTES = 4 * 2**20
-"""One key's state, encoded, since its value is sent whole to readers and watchers."""
-MAX_SHOWN_ELEMENTS = 10_000
-"""Elements of a set, fields of a map: tighter than the types' own limit, for the same reason."""
-MAX_WATCHES = 1024
 MAX_READ_BYTES = 16 * 2**20
 """ReadPrefix stops after about this much; at least one entry is given."""
+MAX_BATCH = 1000
+MAX_BATCH_BYTES = 4 * 2**20
+"""Mutations of one MutateBatch, and their values together, encoded."""
+PAGE_BYTES = 2**20
+"""A page of changes ends after about this much."""
 BATCH_BYTES = 2**20
 ROUND_S = 1.0
 """Between two digests to three other hosts: what a lost push costs at most, and 93 bytes a second when all is equal."""
-MAX_MAJORITY_WAITS = 4096
+FORGET_S = 10.0
+"""Between two looks for what ended and may be dropped."""
+END_LEAST_S = 0.02
+END_MOST_S = 60.0
+"""Until the next look for values that end: clocks may step."""
 MAX_WITHIN_S = 60.0
-STATUS_PEERS = 100
-"""Peers that ``status`` names."""
 DURABILITIES = ("host", "majority")
-SHRINKING = frozenset({"remove", "remove_field", "disable"})
-
-
-@dataclass(eq=False, slots=True)
-class _MajorityWait:
-    """A mutation that is durable here and has to become so at a majority."""
-
-    origin: Replica
-    sequence: int
-    waiter: Waiter
 
 
 class DistributedState(Server):
@@ -92,16 +93,18 @@ class DistributedState(Server):
         """Read the disk. What is wrong with it is told to callers, not to the host: work goes on without us."""
         self._replica: StateReplica | None = None
         self._failure: StorageError | None = None
-        self._keys: list[str] = []
-        self._sizes: dict[str, int] = {}
-        self._watches: dict[tuple[str, str], None] = {}
+        self._view: StateView
+        self._growth: Growth
+        self._view_made = False
+        self._forgetting = Forgetting()
+        self._watchers = Watchers()
+        self._traffic = Traffic()
         self._waiting: list[Waiter] = []
         self._flush_due = False
-        self._majority: list[_MajorityWait] = []
+        self._majority = MajorityWaits()
         self._members_known = False
-        self._figures = dict.fromkeys(
-            ("mutations", "refused", "commits", "notices", "notices_dropped", "not_replicated"), 0
-        )
+        self._end_timer: Timer | None = None
+        self._figures = dict.fromkeys(("mutations", "refused", "commits", "ended", "forgotten"), 0)
         self._last_commit_s = 0.0
         try:
             self._open()
@@ -109,6 +112,7 @@ class DistributedState(Server):
             self.log.error("the shared state is down: %s", error)
         if self.host.enrolment is not None:
             self.every(ROUND_S, self._round)
+        self.every(FORGET_S, self._forget)
 
     def stop(self, reason: str) -> None:
         """Write what is staged and close."""
@@ -123,167 +127,219 @@ class DistributedState(Server):
             self._members_known = False
 
     @handles(Mutate)
-    async def _mutate(self, request: Mutate) -> dict[str, Any]:
+    async def _mutate(self, request: Mutate) -> EntryRecord:
         store = self._ready()
-        if request.type not in TYPES:
-            new(request.type)
-        check_key(request.key)
-        if request.durability not in DURABILITIES or not 0 < request.within_s <= MAX_WITHIN_S:
-            raise BadRequest(
-                "there is no such durability",
-                asked=f"{request.durability[:80]!r} within {request.within_s:g} s",
-                found=f"{' or '.join(DURABILITIES)}, within {MAX_WITHIN_S:g} s at most",
-            )
+        _check_asked(request)
+        _check_durability(request.durability, request.within_s)
         try:
             answer, flushed = self._apply(store, request)
         except DiskFull:
             self._figures["refused"] += 1
             raise
         if flushed is not None:
-            dot = self._replica.gossip.last_staged() if self._replica is not None else None
-            await flushed
-            if request.durability == "majority" and dot is not None:
-                await self._at_majority(*dot, request.within_s)
+            await self._durable(flushed, request.durability, request.within_s)
         return answer
 
+    @handles(MutateBatch)
+    async def _mutate_batch(self, request: MutateBatch) -> list[EntryRecord]:
+        store = self._ready()
+        _check_durability(request.durability, request.within_s)
+        if not 1 <= len(request.mutations) <= MAX_BATCH:
+            raise BadRequest(
+                "a batch has too many mutations, or none",
+                asked=str(len(request.mutations)),
+                found=f"1 to {MAX_BATCH}",
+                hint="send several",
+            )
+        try:
+            answers, flushed = self._apply_batch(store, request.mutations)
+        except DiskFull:
+            self._figures["refused"] += 1
+            raise
+        if flushed is not None:
+            await self._durable(flushed, request.durability, request.within_s)
+        return answers
+
+    async def _durable(self, flushed: Waiter, durability: str, within_s: float) -> None:
+        """Return when what was staged last is as durable as it has to be."""
+        dot = self._live().gossip.last_staged()
+        await flushed
+        if durability == "majority":
+            await self._at_majority(*dot, within_s)
+
     @handles(Read)
-    def _read(self, request: Read) -> dict[str, Any]:
-        store = self._settled()
-        return _entry(request.key, self._shown(store, request.key))
+    def _read(self, request: Read) -> EntryRecord:
+        self._settled()
+        entry = self._view.entry(request.key, _now_us())
+        if entry is None:
+            raise unknown_key(request.key)
+        return entry
 
     @handles(ReadPrefix)
-    def _read_prefix(self, request: ReadPrefix) -> list[dict[str, Any]]:
-        store = self._settled()
-        if request.limit < 0:
-            raise BadRequest("the limit is negative", asked=str(request.limit))
-        found: list[dict[str, Any]] = []
-        size = 0
-        for place in range(bisect.bisect_left(self._keys, request.prefix), len(self._keys)):
-            key = self._keys[place]
-            if len(found) >= request.limit or size >= MAX_READ_BYTES or not key.startswith(request.prefix):
-                break
-            if not may_see(key, request.user, request.shared):
-                continue
-            state = self._shown(store, key)
-            found.append(_entry(key, state))
-            size += len(state.to_bytes())
-        return found
+    def _read_prefix(self, request: ReadPrefix) -> list[EntryRecord]:
+        self._settled()
+        _check_limit(request.limit)
+        who = request.user, request.shared
+        return self._view.entries(request.prefix, "", request.limit, MAX_READ_BYTES, _now_us(), *who)[0]
+
+    @handles(ReadChanges)
+    def _read_changes(self, request: ReadChanges) -> ChangesPage:
+        self._settled()
+        _check_limit(request.limit)
+        log, now_us = self._view.log, _now_us()
+        who = request.user, request.shared
+        after = read_change_id(request.after)
+        upto = change_id(log.epoch, log.position)
+        if after is not None and log.knows(*after):
+            changes, more = self._view.page(request.prefix, after[1], request.limit, PAGE_BYTES, now_us, *who)
+            return ChangesPage(known=True, upto=upto, changes=changes, more=more)
+        entries, more = self._view.entries(request.prefix, request.behind, request.limit, PAGE_BYTES, now_us, *who)
+        # Their own positions are of no use: who has come to a key in this order has not all that changed before it.
+        return ChangesPage(known=False, upto=upto, changes=[change_of(entry, "") for entry in entries], more=more)
+
+    @handles(ReadUsage)
+    def _read_usage(self, request: ReadUsage) -> StateUsage:
+        self._settled()
+        view, usage = self._view, self._view.usage
+        peers, origins = self._traffic.rows(self._live().gossip, self.runtime.monotonic(), request.rows)
+        return StateUsage(
+            keys=len(view.keys),
+            bytes=sum(row["bytes"] for row in usage.namespaces(MAX_KEYS)),
+            namespaces=usage.namespaces(request.rows),
+            prefixes=usage.prefixes(view.under(request.prefix), max(1, request.depth), request.rows),
+            peers=peers,
+            origins=origins,
+        )
 
     @handles(WatchPrefix)
     def _watch(self, request: WatchPrefix, sender: str) -> None:
         """Watch a prefix; watching twice is watching once, so a restarted caller just watches again."""
-        watch = (sender, request.prefix)
-        if watch not in self._watches and len(self._watches) >= MAX_WATCHES:
-            raise Overloaded(
-                "too many watches of the shared state", found=str(MAX_WATCHES), hint="watch fewer prefixes"
-            )
-        self._watches[watch] = None
+        self._watchers.add(sender, request.prefix)
 
     @handles(UnwatchPrefix)
     def _unwatch(self, request: UnwatchPrefix, sender: str) -> None:
-        self._watches.pop((sender, request.prefix), None)
+        self._watchers.remove(sender, request.prefix)
 
     def metrics(self) -> dict[str, float]:
         """Counts since our start, and sizes now."""
         replica = self._replica
         figures = {
             **{f"state_{name}_total": float(count) for name, count in self._figures.items()},
-            "state_keys": float(len(self._keys)),
-            "state_watches": float(len(self._watches)),
+            "state_notices_total": float(self._watchers.notices),
+            "state_notices_dropped_total": float(self._watchers.notices_dropped),
+            "state_not_replicated_total": float(self._majority.not_replicated),
+            "state_keys": float(len(self._view.keys) if replica else 0),
+            "state_watches": float(len(self._watchers)),
             "state_journal_bytes": float(replica.store.journal_bytes) if replica else 0.0,
             "state_snapshot_bytes": float(replica.store.snapshot_bytes) if replica else 0.0,
             "state_commit_seconds": self._last_commit_s,
             "state_down": float(self._failure is not None),
         }
         if replica is not None:
-            gossip = replica.gossip
-            figures |= {f"state_gossip_{name}_total": float(count) for name, count in gossip.counts.items()}
-            figures |= {f"state_gossip_refused_{name}_total": float(count) for name, count in gossip.refused.items()}
-            lags = gossip.lags().values()
-            figures |= {
-                "state_gossip_passed_over_total": float(replica.passed_over),
-                "state_gossip_origins": float(gossip.origins),
-                "state_gossip_log_bytes": float(gossip.log_bytes),
-                "state_gossip_repairing": float(gossip.walking),
-                "state_gossip_peers": float(len(lags)),
-                "state_gossip_peers_unheard": float(sum(lag is None for lag in lags)),
-                "state_gossip_lag_max": float(max((lag for lag in lags if lag is not None), default=0)),
-            }
+            figures |= gossip_figures(replica)
         return figures
 
     def status(self) -> dict[str, Any]:
         """What ``actorgrid inspect`` shows of this server, in plain values."""
         replica = self._replica
-        shown: dict[str, Any] = {
+        described: dict[str, Any] = {
             "state": "up" if self._failure is None else "down",
             "reason": self._failure.to_dict() if self._failure else None,
             "replica": list(replica.me) if replica else None,
-            "keys": len(self._keys),
-            "watches": len(self._watches),
+            "keys": len(self._view.keys) if replica else 0,
+            "watches": len(self._watchers),
         }
         if replica is not None:
-            gossip = replica.gossip
-            refused = {name: count for name, count in gossip.refused.items() if count}
-            shown |= {
-                "origins": gossip.origins,
-                "recent_deltas_bytes": gossip.log_bytes,
-                "repairing": gossip.walking,
-                "peers": {
-                    name: "not heard yet" if lag is None else f"{lag} deltas behind us" if lag else "equal"
-                    for name, lag in sorted(gossip.lags().items())[:STATUS_PEERS]
-                },
-                "sent_bytes": gossip.counts["sent_bytes"],
-                "received_bytes": gossip.counts["received_bytes"],
-                "refused": refused,
-            }
-        return shown
+            described |= gossip_status(replica.gossip)
+        return described
 
     # -- mutating
 
-    def _apply(self, store: StateStore, request: Mutate) -> tuple[dict[str, Any], Waiter | None]:
+    def _apply(self, store: StateStore, request: Mutate) -> tuple[EntryRecord, Waiter | None]:
         """Change memory and stage the delta; the waiter is done once that is durable (None: nothing changed)."""
         if request.operation not in SHRINKING:
             self._check_room(store, request.key)
         kinds = store.states.get(request.key, {})
-        if kinds and request.type not in kinds:
-            found = _first(kinds).kind
-            raise StateTypeConflict(
-                f"{request.key!r} holds {found}, not {request.type}",
-                asked=request.type,
-                found=found,
-                hint="use another key",
-            )
-        if not kinds and request.operation in SHRINKING:
-            raise _unknown_key(request.key)
-        state = kinds.get(request.type) or new(request.type)
         if request.operation not in SHRINKING:
-            self._check_key(request, state)
-            store.reserve(2 * len(encode_value(request.value)) + 4096)
-        delta = mutate(
-            state, self._me(), request.operation, request.value, request.field, time.time_ns() // 1000
-        ).to_bytes()
-        answer = _entry(request.key, state)
-        if delta == new(request.type).to_bytes():
+            value_bytes = len(encode_value(request.value))
+            self._growth.check(request, kinds, value_bytes, 1, self.runtime.monotonic())
+            store.reserve(2 * value_bytes + 4096)
+        elif request.operation == "delete":
+            store.reserve(2 * self._view.usage.size(request.key) + 4096)
+        deltas = apply_mutation(kinds, request, self._me(), _now_us())
+        answer = self._answer(request, kinds)
+        if not deltas:
             return answer, None
         try:
-            store.reserve(len(delta))
+            store.reserve(sum(map(len, deltas)))
         except DiskFull:
             # Rare: the delta outgrew the estimate. What others staged has its room; then back to what the disk holds.
             self._flush()
             self._reopen()
             raise
-        if not kinds:
-            store.states[request.key] = kinds
-        kinds[request.type] = state
-        self._live().stage_local(request.key, delta)
-        self._sizes[request.key] = self._sizes.get(request.key, 0) + len(delta)
+        store.states[request.key] = kinds
+        self._stage(request.key, deltas)
+        return answer, self._wait_for_flush(store)
+
+    def _apply_batch(self, store: StateStore, batch: Sequence[Mutate]) -> tuple[list[EntryRecord], Waiter | None]:
+        """The same for several, on copies: what does not fit leaves nothing changed."""
+        working: dict[str, dict[str, Crdt]] = {}
+        staged: list[tuple[str, list[bytes]]] = []
+        answers: list[EntryRecord] = []
+        size, now_us = 0, _now_us()
+        growing = [request for request in batch if request.operation not in SHRINKING]
+        if growing:  # once, and first: it may have to write, or to read the disk again
+            added = {request.key for request in growing} - store.states.keys()
+            self._check_room(store, next(iter(added), growing[0].key), len(added))
+        fresh: set[str] = set()
+        for number, request in enumerate(batch):
+            try:
+                _check_asked(request)
+                if request.key not in working:
+                    known = store.states.get(request.key, {})
+                    working[request.key] = {kind: state.copy() for kind, state in known.items()}
+                kinds = working[request.key]
+                if request.operation not in SHRINKING:
+                    size += len(encode_value(request.value))
+                    if size > MAX_BATCH_BYTES:
+                        raise BadRequest("the batch is too large", found=f"at most {MAX_BATCH_BYTES} bytes of values")
+                    if not self._view.has(request.key):
+                        fresh.add(request.key)
+                    self._growth.check(request, kinds, size, len(fresh), self.runtime.monotonic())
+                deltas = apply_mutation(kinds, request, self._me(), now_us)
+            except ActorGridError as error:
+                if not isinstance(error, StorageError):
+                    error.message = f"mutation {number} of the batch: {error.message}"
+                raise
+            answers.append(self._answer(request, kinds))
+            if deltas:
+                staged.append((request.key, deltas))
+        if not staged:
+            return answers, None
+        store.reserve(sum(len(data) + 4 * len(key) + 32 for key, deltas in staged for data in deltas) + 4096)
+        for key, deltas in staged:
+            store.states[key] = working[key]
+            self._stage(key, deltas)
+        return answers, self._wait_for_flush(store)
+
+    def _answer(self, request: Mutate, kinds: dict[str, Crdt]) -> EntryRecord:
+        seen = shown(kinds, _now_us())
+        return (
+            EntryRecord(key=request.key, type=request.type, value=None) if seen is None else entry_of(request.key, seen)
+        )
+
+    def _stage(self, key: str, deltas: list[bytes]) -> None:
+        for delta in deltas:
+            self._live().stage_local(key, delta)
         self._figures["mutations"] += 1
+
+    def _wait_for_flush(self, store: StateStore) -> Waiter:
         waiter = Waiter()
         self._waiting.append(waiter)
         self._flush_soon()
         if store.staged_bytes >= BATCH_BYTES:
             self._flush()
-        return answer, waiter
+        return waiter
 
     def _flush_soon(self) -> None:
         if not self._flush_due:
@@ -331,13 +387,44 @@ class DistributedState(Server):
         return None
 
     def _settle_changes(self, replica: StateReplica) -> None:
-        """What changed is durable: take new keys into the order, and tell the watchers."""
+        """What changed is durable: take it into what readers see, and tell the watchers."""
         changed, replica.changed = replica.changed, {}
+        now_us = _now_us()
         for key in changed:
-            place = bisect.bisect_left(self._keys, key)
-            if place == len(self._keys) or self._keys[place] != key:
-                self._keys.insert(place, key)
-            self._tell(key)
+            change = self._view.changed(key, now_us)
+            if change is not None:
+                self._watchers.tell(change, self.cast)
+        self._look_for_ends()
+
+    def _look_for_ends(self) -> None:
+        """Come back when the next value ends."""
+        next_us = self._view.next_end_us
+        if self._end_timer is not None:
+            self._end_timer.cancel()
+            self._end_timer = None
+        if next_us is not None:
+            wait_s = min(max((next_us - _now_us()) / 1e6, END_LEAST_S), END_MOST_S)
+            self._end_timer = self.runtime.after(wait_s, self._end)
+
+    def _end(self) -> None:
+        """Tell the watchers of values that ended."""
+        self._end_timer = None
+        if self._failure is not None:
+            return
+        for change in self._view.end(_now_us()):
+            self._figures["ended"] += 1
+            self._watchers.tell(change, self.cast)
+        self._look_for_ends()
+
+    def _forget(self) -> None:
+        """Drop what ended and is of no use any more; tell those who missed changes that they did."""
+        self._watchers.tell_missed(self.cast)
+        replica = self._replica
+        if replica is None or self._failure is not None:
+            return
+        self._flush()
+        if self._failure is None and (self._members_known or self.host.enrolment is None):
+            self._figures["forgotten"] += self._forgetting.look(replica, self._view, _now_us())
 
     def _guard(self, work: Callable[[], None]) -> None:
         """Do disk *work*; if it leaves the disk in doubt, this server is down from here on."""
@@ -347,30 +434,9 @@ class DistributedState(Server):
             self._failure = error
             self.log.error("the shared state is down: %s", error)
 
-    def _tell(self, key: str) -> None:
-        names = {name: None for name, prefix in self._watches if key.startswith(prefix)}
-        if not names or self._replica is None:
-            return
-        state = self._shown(self._replica.store, key)
-        change = StateChanged(key, state.kind, state.plain)
-        for name in names:
-            self._figures["notices"] += 1
-            if not self.cast(name, change):
-                self._figures["notices_dropped"] += 1
-
-    def _check_room(self, store: StateStore, key: str) -> None:
+    def _check_room(self, store: StateStore, key: str, added: int = 0) -> None:
         """Check that the state may grow. Raises DiskFull or Overloaded."""
-        try:
-            free = os.statvfs(store.directory)
-        except OSError as error:
-            raise storage_error(error, "cannot see how full the data directory's disk is") from error
-        least = self.host.settings.performance.min_free_bytes
-        if free.f_bavail * free.f_frsize < least:
-            raise DiskFull(
-                "the data directory's disk is nearly full: the shared state takes nothing new",
-                found=f"{free.f_bavail * free.f_frsize // 2**20} MiB free, {least // 2**20} MiB must stay free",
-                hint="free space, or lower performance.min_free_bytes; what is stored is kept",
-            )
+        check_disk(store.directory, self.host.settings.performance.min_free_bytes)
         if store.snapshot_bytes > MAX_STATE_BYTES:
             self._flush()
             if store.journal_bytes >= 2**18:
@@ -380,21 +446,8 @@ class DistributedState(Server):
                 raise Overloaded(
                     "the shared state is full", found=f"{MAX_STATE_BYTES // 2**20} MiB", hint="remove some"
                 )
-        if key not in store.states and len(store.states) >= MAX_KEYS:
+        if key not in store.states and len(store.states) + max(0, added - 1) >= MAX_KEYS:
             raise Overloaded("the shared state is full", found=f"{MAX_KEYS} keys", hint="use fields of an or_map")
-
-    def _check_key(self, request: Mutate, state: Crdt) -> None:
-        """Check that this key may grow. Raises BadRequest."""
-        if isinstance(state, (ORSet, ORMap)) and len(state) >= MAX_SHOWN_ELEMENTS:
-            known = request.field in state if isinstance(state, ORMap) else request.value in state
-            if not known:
-                raise BadRequest(f"the {state.kind} is full", found=f"{len(state)} elements", hint="use several keys")
-        if self._sizes.get(request.key, 0) > MAX_KEY_STATE_BYTES:
-            size = self._sizes[request.key] = len(state.to_bytes())
-            if size > MAX_KEY_STATE_BYTES:
-                raise BadRequest(
-                    f"{request.key!r} is full", found=f"{MAX_KEY_STATE_BYTES // 2**20} MiB", hint="use several keys"
-                )
 
     # -- the other hosts
 
@@ -404,13 +457,15 @@ class DistributedState(Server):
         if self._replica is not None:
             self._replica.set_members(message.host_ids, message.sites, message.away)
             self._look_at_majorities()
+            self._traffic.keep_only(message.host_ids)
 
     @handles(PacketCame)
     def _packet_came(self, message: PacketCame) -> None:
         replica = self._replica
         if replica is None or self._failure is not None:
             return
-        now_us = time.time_ns() // 1000
+        now_us = _now_us()
+        self._traffic.came(message.host_id, len(message.packet), self.runtime.monotonic())
         sends = self._durably(lambda: replica.receive(message.host_id, message.packet, now_us))
         if sends is None:
             return
@@ -438,6 +493,7 @@ class DistributedState(Server):
         size = 0
         for send in sends:
             batch.append((send.peer, send.packet))
+            self._traffic.went(send.peer, len(send.packet))
             size += len(send.packet)
             if size >= BATCH_BYTES:
                 self.cast("links", CastPackets(tuple(batch)))
@@ -447,15 +503,8 @@ class DistributedState(Server):
 
     async def _at_majority(self, origin: Replica, sequence: int, within_s: float) -> None:
         """Return when more than half of the members have that delta on their disks. Raises NotReplicated."""
-        if len(self._majority) >= MAX_MAJORITY_WAITS:
-            raise Overloaded(
-                "too many writes wait for a majority; this one is on this host's disk",
-                found=str(MAX_MAJORITY_WAITS),
-                hint="wait for some before writing more",
-            )
-        wait = _MajorityWait(origin, sequence, Waiter())
-        self._majority.append(wait)
-        timer = self.runtime.after(within_s, lambda: wait.waiter.fail(self._not_replicated(wait, within_s)))
+        wait = self._majority.add(origin, sequence)
+        timer = self.runtime.after(within_s, lambda: self._majority.late(wait, self._live().gossip, within_s))
         self._cast(self._live().offer_to_all(origin, sequence))
         self._look_at_majorities()
         try:
@@ -464,25 +513,9 @@ class DistributedState(Server):
             timer.cancel()
             self._majority.remove(wait)
 
-    def _not_replicated(self, wait: _MajorityWait, within_s: float) -> NotReplicated:
-        self._figures["not_replicated"] += 1
-        gossip = self._live().gossip
-        held, members = gossip.holders(wait.origin, wait.sequence), len(gossip.members)
-        return NotReplicated(
-            f"too few members have acknowledged the write in {within_s:g} s",
-            asked=f"{members // 2 + 1} of {members} members",
-            found=f"{held} have it on their disks",
-            hint="it stays on this host and goes on to the others, so do not repeat it; see actorgrid hosts",
-        )
-
     def _look_at_majorities(self) -> None:
-        if not self._majority or not self._members_known:
-            return
-        gossip = self._live().gossip
-        needed = len(gossip.members) // 2 + 1
-        for wait in list(self._majority):
-            if gossip.holders(wait.origin, wait.sequence) >= needed:
-                wait.waiter.set(None)
+        if self._members_known:
+            self._majority.look(self._live().gossip)
 
     # -- reading
 
@@ -513,8 +546,12 @@ class DistributedState(Server):
         """Memory is what the disk holds: no more is known of it."""
         replica = self._live()
         replica.changed.clear()
-        self._keys = sorted(replica.states)
-        self._sizes = {}
+        # What was told is on the disk, so the positions told stay good; what was not has none.
+        log = self._view.log if self._view_made else ChangeLog(f"{random.SystemRandom().getrandbits(64):016x}")
+        self._view, self._view_made = StateView(replica.states, log, _now_us()), True
+        self._growth = Growth(self.host.settings, replica.states, self._view)
+        self._forgetting = Forgetting()
+        self._look_for_ends()
 
     def _live(self) -> StateReplica:
         assert self._replica is not None, "nothing is done before it was opened"
@@ -537,23 +574,26 @@ class DistributedState(Server):
         self._flush()
         return self._ready()
 
-    def _shown(self, store: StateStore, key: str) -> Crdt:
-        kinds = store.states.get(key)
-        if not kinds:
-            raise _unknown_key(key)
-        return _first(kinds)
+
+def _now_us() -> int:
+    return time.time_ns() // 1000
 
 
-def _first(kinds: dict[str, Crdt]) -> Crdt:
-    """The value to show of a key that became several types: the first by the order of TYPES."""
-    if len(kinds) == 1:
-        return next(iter(kinds.values()))
-    return next(kinds[kind] for kind in TYPES if kind in kinds)
+def _check_asked(request: Mutate) -> None:
+    if request.operation != "delete" and request.type not in TYPES:
+        new(request.type)
+    check_key(request.key)
 
 
-def _entry(key: str, state: Crdt) -> dict[str, Any]:
-    return {"key": key, "type": state.kind, "value": state.plain}
+def _check_limit(limit: int) -> None:
+    if limit < 0:
+        raise BadRequest("the limit is negative", asked=str(limit))
 
 
-def _unknown_key(key: str) -> UnknownKey:
-    return UnknownKey(f"the shared state has no {key!r}", asked=key, hint="actorgrid state list shows what there is")
+def _check_durability(durability: str, within_s: float) -> None:
+    if durability not in DURABILITIES or not 0 < within_s <= MAX_WITHIN_S:
+        raise BadRequest(
+            "there is no such durability",
+            asked=f"{durability[:80]!r} within {within_s:g} s",
+            found=f"{' or '.join(DURABILITIES)}, within {MAX_WITHIN_S:g} s at most",
+        )

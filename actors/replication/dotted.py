@@ -9,7 +9,7 @@ mutators and small deltas cost what they touch, not what the state holds.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any, ClassVar, Self
 
 from actorgrid.errors import BadRequest, MalformedBody
@@ -74,6 +74,30 @@ class Dotted(Crdt):
         for head, rest, content in self._entries.values():
             parts = (head, *rest, *(content if isinstance(content, tuple) else (content,)))
             yield from (part for part in parts if isinstance(part, bytes) and part)
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether no event is left."""
+        return not self._entries
+
+    def clear(self) -> Self:
+        """Remove all events seen: what others do at the same time stays."""
+        return self._removed(self._entries)
+
+    def drop_where(self, ended: Callable[[bytes], bool]) -> bool:
+        """Drop the entries whose content, or the last part of it, *ended*; gives whether there were any.
+
+        No mutator: it makes no delta, so all replicas have to come to the same by themselves, as time does it. The
+        dots stay seen, so that nobody brings an entry back.
+        """
+        gone = []
+        for dot, (_head, _rest, content) in self._entries.items():
+            data = content[-1] if isinstance(content, tuple) else content
+            if isinstance(data, bytes) and ended(data):
+                gone.append(dot)
+        for dot in gone:
+            self._drop(dot)
+        return bool(gone)
 
     # -- for mutators
 

@@ -67,6 +67,11 @@ class ORMap(Dotted):
         time_us, count = next_stamp(now_us, latest)
         return self._replace(replica, old, field, (LWW,), (time_us, count, data))
 
+    def stamp_of(self, field: str) -> Stamp | None:
+        """The stamp of the last write to a last-writer field, if it is one."""
+        dots = self._index.get(field, {}).get((LWW,), ())
+        return max((self._entries[dot][2][:2] for dot in dots), default=None)
+
     def increment(self, replica: Replica, field: str, amount: int = 1) -> Self:
         """Count a counter field up."""
         return self._count(replica, field, amount, 0)

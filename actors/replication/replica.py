@@ -85,6 +85,15 @@ class StateReplica:
         with collection_paused():  # a packet of a thousand deltas makes ten times as many objects, to stay
             return sends + self._do(self.gossip.receive(peer, packet, now_us))
 
+    def forget(self, key: str) -> None:
+        """Nothing of a key is of use any more: out of memory, and of the disk with the next snapshot."""
+        del self.store.states[key]
+        self._tree.touch((key,))
+
+    def ended_in(self, key: str) -> None:
+        """A part of a key's state was dropped because its time was over."""
+        self._tree.touch((key,))
+
     def commit(self) -> list[Send]:
         """Make all that is staged durable; what then may be told. Raises DiskFull, with memory as the disk is again, or
         LogFailed, after which nothing may be done.

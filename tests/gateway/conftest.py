@@ -35,6 +35,7 @@ from actorgrid.actors.ledger.messages import Applied, LedgerSnapshot, Propose, P
 from actorgrid.actors.links import messages as links
 from actorgrid.actors.replication import messages as replication
 from actorgrid.actors.replication.actor import DistributedState as RealDistributedState
+from actorgrid.actors.replication.changes import ChangeLog, change_id, read_change_id
 from actorgrid.actors.security import messages as security
 from actorgrid.actors.security.host_material import store_material
 from actorgrid.actors.work.messages import DetachLease, LeaseOutput, ListAttempts
@@ -441,6 +442,8 @@ class DistributedState(StandIn):
         self.watched: list[str] = []
         self.unwatched: list[str] = []
         self.mutations: list[replication.Mutate] = []
+        self.batches: list[replication.MutateBatch] = []
+        self.log = ChangeLog("0123456789abcdef")
 
     @handles(replication.Mutate)
     def mutate(self, request: replication.Mutate) -> dict[str, Any]:
@@ -450,9 +453,47 @@ class DistributedState(StandIn):
 
     def put(self, key: str, value: Any, kind: str = "lww_register") -> dict[str, Any]:
         entry = self.entries[key] = {"key": key, "type": kind, "value": value}
+        position = change_id(self.log.epoch, self.log.add(key))
         if any(key.startswith(prefix) for prefix in self.watched):
-            self.cast("gateway", replication.StateChanged(key, kind, value))
+            self.cast("gateway", replication.StateChanged(key, kind, value, position))
         return entry
+
+    @handles(replication.MutateBatch)
+    def mutate_batch(self, request: replication.MutateBatch) -> list[dict[str, Any]]:
+        self.check()
+        self.batches.append(request)
+        return [self.mutate(one) for one in request.mutations]
+
+    @handles(replication.ReadUsage)
+    def read_usage(self, request: replication.ReadUsage) -> dict[str, Any]:
+        peer = {"host_id": "h2", "sent_bytes": 1, "received_bytes": 2, "behind": None, "heard_s": 0.5}
+        return {
+            "keys": len(self.entries),
+            "bytes": 10,
+            "namespaces": [{"namespace": "default", "keys": 1, "bytes": 10}],
+            "prefixes": [{"prefix": request.prefix, "keys": 1, "bytes": 10}],
+            "peers": [peer],
+            "origins": [{"host_id": "h1", "starts": 1, "deltas": 3}],
+        }
+
+    @handles(replication.ReadChanges)
+    def read_changes(self, request: replication.ReadChanges) -> dict[str, Any]:
+        after = read_change_id(request.after)
+        upto = change_id(self.log.epoch, self.log.position)
+        if after is not None and self.log.knows(*after):
+            changes = [
+                {**self.entries[key], "id": change_id(self.log.epoch, position)}
+                for position, key in self.log.after(after[1])
+                if key.startswith(request.prefix)
+            ]
+            return {"known": True, "upto": upto, "changes": changes, "more": False}
+        changes = [
+            {**entry, "id": ""}
+            for key, entry in sorted(self.entries.items())
+            if key.startswith(request.prefix) and key > request.behind
+        ]
+        page = changes[: request.limit]
+        return {"known": False, "upto": upto, "changes": page, "more": len(page) < len(changes)}
 
     @handles(replication.Read)
     def read(self, request: replication.Read) -> dict[str, Any]:

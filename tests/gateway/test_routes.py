@@ -23,6 +23,7 @@ BODIES: dict[str, Any] = {
     "post_renewal": {"new_key": True},
     "post_token": {"ttl_s": 600, "uses": 2},
     "post_key": {"value": 1},
+    "post_state_batch": {"mutations": [{"key": "k", "value": 1}]},
     "post_api_key": {"user_id": "ann"},
     "post_drain": {"draining": True},
     "post_edit": {"priority": 70, "max_execution_time_s": None},

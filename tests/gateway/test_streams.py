@@ -12,8 +12,10 @@ from actorgrid.actors.gateway.routes import job_files
 from actorgrid.actors.gateway.routes.state import grouped
 from actorgrid.actors.gateway.server import hub as gateway_hub
 from actorgrid.actors.gateway.server import stream
-from actorgrid.actors.gateway.server.hub import GAP, Hub, Item, Listener
+from actorgrid.actors.gateway.server.hub import GAP, Hub, Item, Listener, StateItem
+from actorgrid.actors.gateway.server.state_stream import StateStream
 from actorgrid.actors.ledger.messages import Applied
+from actorgrid.actors.replication.messages import StateChanged
 from actorgrid.errors import Overloaded
 
 
@@ -274,7 +276,7 @@ def test_changes_under_a_prefix_come_once_each(town: Any) -> None:
     town.node.settle()
     state.put("a/b", 1)
     assert {event["data"]["key"] for event in town.finish(reading)} == {"a/old", "a/b"}
-    assert town.finish(inner)[0]["data"] == {"key": "a/b", "type": "lww_register", "value": 1}
+    assert town.finish(inner)[0]["data"]["value"] == 1
     town.until(lambda: not state.watched, "the watches to end")
 
 
@@ -299,6 +301,62 @@ def test_watches_survive_a_restart_of_the_shared_state(town: Any) -> None:
     town.node.settle()
     state.put("k2", 2)
     assert [event["data"]["key"] for event in town.finish(reading)] == ["k1", "k2"]
+
+
+def test_a_watch_goes_on_behind_the_last_id_and_says_when_it_is_not_known(town: Any) -> None:
+    state = town.servers["distributed_state"]
+    state.put("k1", 1)
+    reading = town.with_stream("/api/state-watch?prefix=k&initial=true", collecting(3), headers={"Last-Event-ID": "0"})
+    resync, entry, synced = town.finish(reading)
+    assert (resync["event"], resync["data"], synced["event"]) == ("resync", {"reason": "initial"}, "synced")
+    assert (entry["data"]["key"], entry.get("id", "")) == ("k1", "")
+    state.put("k1", 2)
+    state.put("k2", 1)
+    state.put("k1", 3)
+    again = town.with_stream("/api/state-watch?prefix=k", collecting(3), headers={"Last-Event-ID": synced["id"]})
+    told = town.finish(again)
+    assert [(event["data"].get("key"), event["data"].get("value")) for event in told] == [
+        ("k2", 1),
+        ("k1", 3),
+        (None, None),
+    ]
+    assert told[-1]["id"] == told[-2]["id"] > synced["id"]
+    other = town.with_stream("/api/state-watch?prefix=k", collecting(4), headers={"Last-Event-ID": "f" * 16 + ".7"})
+    assert [event.get("event") for event in town.finish(other)][::3] == ["resync", "synced"]
+
+
+def test_a_client_that_reads_a_watch_slowly_gets_the_latest_of_each_key(
+    town: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(gateway_hub, "MAX_WAITING", 3)
+    state = town.servers["distributed_state"]
+    reading = town.with_stream("/api/state-watch?prefix=k", collecting(2))
+    town.until(lambda: town.gateway._watched == {"k"}, "the watch")
+    hub = town.gateway._app.hub
+    town.until(lambda: len(hub._state) == 1, "the listener")
+    state.watched.clear()  # it is told in one go, below
+    for value in range(10):
+        state.put(f"k{value % 2}", value)
+
+    def burst() -> None:
+        for number in range(1, 11):
+            hub.receive(StateChanged(f"k{(number - 1) % 2}", "lww_register", number - 1, f"0123456789abcdef.{number}"))
+
+    town.gateway._bridge._loop.call_soon_threadsafe(burst)
+    assert [event["data"]["value"] for event in town.finish(reading)] == [8, 9]
+
+
+def test_work_hears_only_of_what_it_may_see(town: Any) -> None:
+    stream = StateStream(None, None, lambda key: key != "@bob/1", False)  # type: ignore[arg-type]
+    written: list[bytes] = []
+
+    async def write(data: bytes) -> None:
+        written.append(data)
+
+    stream._write = write  # type: ignore[method-assign]
+    for number, key in enumerate(("@bob/1", "@ann/1"), 1):
+        town.run(stream._change(StateItem(0, b"{}", key, f"0123456789abcdef.{number}")))
+    assert [data.startswith(b"id: 0123456789abcdef.2") for data in written] == [True]
 
 
 def test_a_watch_that_cannot_be_made_is_refused(town: Any) -> None:

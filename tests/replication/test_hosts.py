@@ -129,7 +129,7 @@ def test_a_put_is_on_the_others_within_milliseconds_and_watchers_hear_of_it(host
     node.request("gateway", "hi")
     hosts.mutate("host-0")
     hosts.run(0.03)
-    assert watcher.seen == [StateChanged("hits", "g_counter", 1)]
+    assert [(seen.key, seen.type, seen.value) for seen in watcher.seen] == [("hits", "g_counter", 1)]
 
 
 def test_a_majority_is_waited_for_and_who_lacks_it_is_told_that_the_write_stays(hosts: Hosts) -> None:

@@ -4,35 +4,63 @@ from __future__ import annotations
 
 import json
 from collections.abc import AsyncIterator, Iterator
+from dataclasses import replace
 from functools import partial
 from itertools import groupby
 from operator import itemgetter
 from typing import Any
 
-from actorgrid.actors.gateway.schemas.answers import EventsQuery, StateAnswer, StateQuery, WatchQuery
+from actorgrid.actors.gateway.schemas.answers import (
+    EventsQuery,
+    StateAnswer,
+    StateQuery,
+    StateUsageAnswer,
+    UsageQuery,
+    WatchQuery,
+)
 from actorgrid.actors.gateway.server.codec import encode_json
 from actorgrid.actors.gateway.server.hub import Item
 from actorgrid.actors.gateway.server.rights import own_changes
 from actorgrid.actors.gateway.server.route import RequestContext, Route, RouteTable
+from actorgrid.actors.gateway.server.state_stream import FIRST, StateStream
 from actorgrid.actors.gateway.server.stream import send_events
 from actorgrid.actors.ledger.messages import Query
 from actorgrid.actors.ledger.query_answers import EventsPage, HistoryEvent
-from actorgrid.actors.replication.messages import Mutate, Read, ReadPrefix
+from actorgrid.actors.replication.messages import (
+    ChangesPage,
+    Mutate,
+    MutateBatch,
+    Read,
+    ReadChanges,
+    ReadPrefix,
+    ReadUsage,
+)
 from actorgrid.actors.replication.namespaces import CLUSTER, check_read, check_write, may_see
-from actorgrid.errors import BadRequest, DiskFull, NotReplicated, StateTypeConflict, UnknownKey
-from actorgrid.models import StateEntry, StateMutation
+from actorgrid.errors import (
+    BadRequest,
+    DiskFull,
+    NamespaceFull,
+    NotReplicated,
+    StateCompareFailed,
+    StateTypeConflict,
+    UnknownKey,
+)
+from actorgrid.models import StateBatch, StateChange, StateEntry, StateMutation
 from actorgrid.sizes import STATE_KEY_MAX
 
 ROUTES = RouteTable(Route)
 
 MAX_KEY = STATE_KEY_MAX
-RESYNC_KEYS = 10_000
 USERS_KEPT = 10_000
 """Jobs whose users a stream for work remembers."""
-"""Keys under a watched prefix that are sent (again); with more, the first ones are."""
 HISTORY_PAGE = 500
+CHANGES_PAGE = 500
+"""Changes of the shared state that are read at once for a stream."""
+LAST_KEY = "\U0010ffff"
+"""No key is behind it."""
 HEALTH = "health/"
 """Where hosts told their health before there was the namespace ``_cluster``: readers may go on asking there."""
+WRITE_ERRORS = (StateTypeConflict, StateCompareFailed, NamespaceFull, DiskFull, NotReplicated)
 
 
 @ROUTES.add("GET", "/api/state", StateAnswer, "state", query=StateQuery)
@@ -46,8 +74,7 @@ async def get_state(call: RequestContext) -> Any:
     return {"entries": await call.ask("distributed_state", asked)}
 
 
-def _key(call: RequestContext) -> str:
-    key = call.part("key")
+def _key(call: RequestContext, key: str) -> str:
     if len(key) > MAX_KEY or "\0" in key:
         raise BadRequest("not a key", asked=key[:100], hint=f"at most {MAX_KEY} characters, no NUL")
     check_read(key, call.only, _shared(call))
@@ -61,34 +88,50 @@ def _shared(call: RequestContext) -> tuple[str, ...]:
 
 @ROUTES.add("GET", "/api/state-watch", "text/event-stream", "state", query=WatchQuery)
 async def watch_state(call: RequestContext) -> Any:
-    """Changes of the shared state under a prefix, as server-sent events."""
+    """Changes of the shared state under a prefix, as server-sent events; resumes behind Last-Event-ID."""
     query = call.query_as(WatchQuery)
     app = call.app
+    shared = _shared(call)
+    resumed = call.http.headers.get("Last-Event-ID", "")
 
-    async def entries() -> AsyncIterator[Item]:
-        asked = ReadPrefix(query.prefix, RESYNC_KEYS, call.only, _shared(call))
-        for entry in await call.ask("distributed_state", asked, 10.0):
-            yield Item(0, encode_json(entry))
+    async def read(after: str, behind: str) -> ChangesPage:
+        asked = ReadChanges(query.prefix, after, behind, CHANGES_PAGE, call.only, shared)
+        page: ChangesPage = await call.ask("distributed_state", asked, 10.0)
+        return page
 
+    after = "" if resumed == FIRST else resumed
+    if not after and not query.initial:
+        # Before it is listened: what changes from here on is behind this position, and comes in any case.
+        after = (await read("", LAST_KEY))["upto"]
     with app.hub.listen_to_state(query.prefix) as listener:
         await app.bridge.run(partial(app.watch_prefix, query.prefix), 10.0)
         try:
-            start = entries() if query.initial else _nothing()
-            shared = _shared(call)
-
-            async def own(item: Item) -> Item | None:
-                return item if may_see(json.loads(item.data)["key"], call.only, shared) else None
-
-            whole = call.only is None
-            return await send_events(call.http, listener, start, lambda _last: entries(), own=None if whole else own)
+            stream = StateStream(call.http, read, lambda key: may_see(key, call.only, shared), bool(resumed))
+            return await stream.send(listener, after)
         finally:
             app.bridge.post(partial(app.unwatch_prefix, query.prefix))
+
+
+@ROUTES.add("GET", "/api/state-usage", StateUsageAnswer, "state", query=UsageQuery)
+async def get_state_usage(call: RequestContext) -> Any:
+    """Sizes of the shared state by namespace and prefix, and its traffic by host, as this host sees it."""
+    query = call.query_as(UsageQuery)
+    return await call.ask("distributed_state", ReadUsage(query.prefix, query.depth, query.rows))
+
+
+@ROUTES.add("POST", "/api/state-batch", StateAnswer, "state", request=StateBatch, errors=(*WRITE_ERRORS, UnknownKey))
+async def post_state_batch(call: RequestContext) -> Any:
+    """Apply several mutators, all or none, in one commit of this host."""
+    batch = call.body_as(StateBatch)
+    mutations = tuple(_mutate(call, change.key, change) for change in batch.mutations)
+    asked = MutateBatch(mutations, batch.durability, batch.within_s)
+    return {"entries": await call.ask("distributed_state", asked, 10.0 + batch.within_s)}
 
 
 @ROUTES.add("GET", "/api/state/{key:.+}", StateEntry, "state", errors=(UnknownKey,))
 async def get_key(call: RequestContext) -> Any:
     """One entry."""
-    key = _key(call)
+    key = _key(call, call.part("key"))
     if key.startswith(HEALTH):
         try:
             return {**await call.ask("distributed_state", Read(f"{CLUSTER}/{key}")), "key": key}
@@ -103,23 +146,27 @@ async def get_key(call: RequestContext) -> Any:
     StateEntry,
     "state",
     request=StateMutation,
-    errors=(StateTypeConflict, DiskFull, NotReplicated),
+    errors=(*WRITE_ERRORS, UnknownKey),
 )
 async def post_key(call: RequestContext) -> Any:
     """Apply one mutator to one key."""
     change = call.body_as(StateMutation)
-    key = _key(call)
-    check_write(key)
-    request = Mutate(
+    request = _mutate(call, call.part("key"), change)
+    request = replace(request, durability=change.durability, within_s=change.within_s)
+    return await call.ask("distributed_state", request, 10.0 + change.within_s)
+
+
+def _mutate(call: RequestContext, key: str, change: StateChange) -> Mutate:
+    check_write(_key(call, key))
+    return Mutate(
         key,
         change.type,
         change.operation,
         change.value,
         change.field,
-        durability=change.durability,
-        within_s=change.within_s,
+        ttl_s=change.ttl_s,
+        expected=change.expects,
     )
-    return await call.ask("distributed_state", request, 10.0 + change.within_s)
 
 
 @ROUTES.add("GET", "/api/events", "text/event-stream", "events", query=EventsQuery)

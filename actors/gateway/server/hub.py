@@ -11,7 +11,7 @@ from typing import Any
 
 from actorgrid.actors.ledger.messages import Applied
 from actorgrid.actors.ledger.record_types import JobRecord, LockRecord
-from actorgrid.actors.replication.messages import StateChanged
+from actorgrid.actors.replication.messages import ChangesLost, StateChanged
 from actorgrid.errors import Overloaded
 
 from .codec import encode_json
@@ -31,6 +31,14 @@ class Item:
 
     index: int
     data: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class StateItem(Item):
+    """A change of the shared state: ``data`` is it as clients see it. ``change_id``: its place in the host's order."""
+
+    key: str = ""
+    change_id: str = ""
 
 
 class Gap(Item):
@@ -61,8 +69,12 @@ class Listener:
         if self.ended:
             return
         if len(self.items) >= MAX_WAITING:
-            self.end("lagging")
-            return
+            if self.prefix is None:
+                self.end("lagging")
+                return
+            # Of a key only the latest counts, and the host knows by position what has not gone out yet.
+            self.items.clear()
+            item = GAP
         self.items.append(item)
         self.ready.set()
 
@@ -171,12 +183,14 @@ class Hub:
         if isinstance(event, Applied):
             self._receive_applied(event)
         elif isinstance(event, StateChanged):
-            entry = {"key": event.key, "type": event.type, "value": event.value}
             listening = [one for one in self._state if event.key.startswith(one.prefix or "")]
             if listening:
-                item = Item(0, encode_json(entry))
+                item = StateItem(0, encode_json(event.change), event.key, event.id)
                 for listener in listening:
                     listener.put(item)
+        elif isinstance(event, ChangesLost):
+            for listener in self._state:
+                listener.put(GAP)
         elif isinstance(event, Resynced):
             if event.index > self.last_index and self.last_index:
                 self.events_dropped()

@@ -53,6 +53,7 @@ WORK_MAY = frozenset(
         ("GET", "/api/state-watch"),
         ("GET", "/api/state/{key}"),
         ("POST", "/api/state/{key}"),
+        ("POST", "/api/state-batch"),
         ("GET", "/api/locks"),
         ("POST", "/api/locks/{name}/acquire"),
         ("POST", "/api/locks/{name}/renew"),

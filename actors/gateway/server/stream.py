@@ -80,7 +80,7 @@ async def send_bytes(
     return response
 
 
-def sse(data: bytes, event: str = "", event_id: int = 0) -> bytes:
+def sse(data: bytes, event: str = "", event_id: int | str = 0) -> bytes:
     """The bytes of a server-sent event; *data* holds no line break (our JSON never does)."""
     head = f"event: {event}\n".encode() if event else b""
     if event_id:

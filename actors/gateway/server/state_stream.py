@@ -1,0 +1,103 @@
+"""Changes of the shared state to one client, without a gap: what it missed by position, then what comes.
+
+Server-sent events. Each change has the id of its place in this host's order, and a client that comes back with the
+last one (``Last-Event-ID``) gets the latest of each key that changed since. Who sends that header, ``0`` at first, is
+told more: ``resync`` before all keys come, as where the id is not known, and ``synced``, with an id, when it has all.
+A key that is not among them then is gone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+
+from aiohttp import web
+
+from actorgrid.actors.replication.changes import read_change_id
+from actorgrid.actors.replication.messages import ChangesPage
+
+from .codec import encode_json
+from .hub import GAP, Listener, StateItem
+from .stream import FAREWELL_S, HEARTBEAT_S, begin, cut_off, gone, last_words, sse, write
+
+ReadPage = Callable[[str, str], Awaitable[ChangesPage]]
+"""(after, behind): as of ``ReadChanges``."""
+FIRST = "0"
+"""The ``Last-Event-ID`` of a client that has no position yet."""
+
+
+class StateStream:
+    """One client's stream. *sees*: whether it may see a key. *marks*: it understands more than entries."""
+
+    def __init__(self, request: web.Request, read: ReadPage, sees: Callable[[str], bool], marks: bool) -> None:
+        self._request = request
+        self._read = read
+        self._sees = sees
+        self._marks = marks
+        self._last = ""
+        self._response: web.StreamResponse
+
+    async def send(self, listener: Listener, after: str) -> web.StreamResponse:
+        """Send what came behind *after* (empty: all keys), then what *listener* gets, until it ends."""
+        response = self._response = await begin(self._request, "text/event-stream", {"X-Accel-Buffering": "no"})
+        try:
+            await self._write(b": listening\n\n")
+            await self._catch_up(after, "the position is not known here" if after else "initial")
+            while not gone(self._request):
+                got = await listener.next(HEARTBEAT_S)
+                if got is GAP:
+                    await self._catch_up(self._last, "the position is not known any more")
+                elif isinstance(got, StateItem):
+                    await self._change(got)
+                elif listener.ended:
+                    await write(self._request, response, last_words(listener.ended), within_s=FAREWELL_S)
+                    await response.write_eof()
+                    break
+                else:
+                    await self._write(b": still here\n\n")
+        except ConnectionError:
+            return response  # the client went, or was made to
+        cut_off(self._request)
+        return response
+
+    async def _change(self, item: StateItem) -> None:
+        come, last = read_change_id(item.change_id), read_change_id(self._last)
+        if come is not None and last is not None:
+            if come[0] != last[0]:
+                await self._catch_up(self._last, "the shared state's server began anew")
+                return
+            if come[1] <= last[1]:
+                return
+        self._last = item.change_id or self._last
+        if self._sees(item.key):
+            await self._write(sse(item.data, event_id=item.change_id))
+
+    async def _catch_up(self, after: str, why: str) -> None:
+        """All that changed behind *after*, or everything; after it the position is known."""
+        while True:
+            page = await self._read(after, "")
+            if page["known"]:
+                for change in page["changes"]:
+                    await self._write(sse(encode_json(change), event_id=change["id"]))
+                if page["more"]:
+                    after = page["changes"][-1]["id"]
+                    continue
+                await self._synced(page["upto"])
+                return
+            # What changes while these are sent comes once more, by position.
+            after = page["upto"]
+            if self._marks:
+                await self._write(sse(encode_json({"reason": why}), "resync"))
+            while True:
+                for change in page["changes"]:
+                    await self._write(sse(encode_json(change)))
+                if not page["more"]:
+                    break
+                page = await self._read("", page["changes"][-1]["key"])
+
+    async def _synced(self, position: str) -> None:
+        self._last = position
+        if self._marks:
+            await self._write(sse(encode_json({"id": position}), "synced", position))
+
+    async def _write(self, data: bytes) -> None:
+        await write(self._request, self._response, data, last_words("lagging"))

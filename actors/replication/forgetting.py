@@ -1,0 +1,63 @@
+"""When nothing need be left of a register that ended or was removed.
+
+It stays in memory, hidden, for as long as another host may hold an earlier write that it has to win over: until all
+members are known to have everything that this host had when it ended. A member that is away holds that up; one that
+comes back with an old copy is so told of the end, and not believed.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from .anti_entropy import AntiEntropy
+from .replica import StateReplica
+from .version_vector import Vector
+from .view import StateView
+
+CHECKPOINTS_MAX = 8
+"""Groups of keys that wait at once; more of them join the next one."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Checkpoint:
+    vector: Vector
+    keys: tuple[str, ...]
+
+
+class Forgetting:
+    """Groups of keys, each with what all members have to hold before they go."""
+
+    def __init__(self) -> None:
+        self._checkpoints: list[_Checkpoint] = []
+        self._waiting: set[str] = set()
+
+    def look(self, replica: StateReplica, view: StateView, now_us: int) -> int:
+        """Forget what may go; gives how many keys. Nothing may be staged."""
+        for key in view.drop_ended(now_us):
+            replica.ended_in(key)
+        forgotten = 0
+        while self._checkpoints and all_hold(replica.gossip, self._checkpoints[0].vector):
+            done = self._checkpoints.pop(0)
+            self._waiting.difference_update(done.keys)
+            still = set(view.to_forget(now_us))
+            for key in done.keys:
+                if key in still:
+                    replica.forget(key)
+                    view.forgotten(key)
+                    forgotten += 1
+        fresh = [key for key in view.to_forget(now_us) if key not in self._waiting]
+        if fresh and len(self._checkpoints) < CHECKPOINTS_MAX:
+            self._checkpoints.append(_Checkpoint(dict(replica.gossip.vector), tuple(fresh)))
+            self._waiting.update(fresh)
+        return forgotten
+
+
+def all_hold(gossip: AntiEntropy, vector: Vector) -> bool:
+    """Whether all members are known to hold all that *vector* counts, on their disks."""
+    for name in gossip.members - {gossip.me[0]}:
+        peer = gossip.peers.get(name)
+        if peer is None or not peer.told:
+            return False
+        if any(peer.known.get(origin, 0) < count for origin, count in vector.items()):
+            return False
+    return True
