@@ -39,9 +39,9 @@ class TerminalHttp(AdminHttp):
             raise visible_error(error) from error
 
     @contextmanager
-    def event_stream(self, path: str, **query: Any) -> Iterator[Iterator[ServerEvent]]:
+    def event_stream(self, path: str, last_event_id: str = "", /, **query: Any) -> Iterator[Iterator[ServerEvent]]:
         """As ``AdminHttp.event_stream``."""
-        with super().event_stream(path, **query) as events:
+        with super().event_stream(path, last_event_id, **query) as events:
             yield (event._replace(data=_visible_data(event.data)) for event in events)
 
 

@@ -172,7 +172,7 @@ class AdminHttp:
         return answer
 
     @contextmanager
-    def stream(self, path: str, *, last_event_id: str = "", **query: Any) -> Iterator[http.client.HTTPResponse]:
+    def stream(self, path: str, last_event_id: str = "", /, **query: Any) -> Iterator[http.client.HTTPResponse]:
         """A response to read piece by piece; its connection is closed at the end."""
         more = {"Last-Event-ID": last_event_id} if last_event_id else {}
 
@@ -201,13 +201,13 @@ class AdminHttp:
             yield from events
 
     @contextmanager
-    def event_stream(self, path: str, *, last_event_id: str = "", **query: Any) -> Iterator[Iterator[ServerEvent]]:
+    def event_stream(self, path: str, last_event_id: str = "", /, **query: Any) -> Iterator[Iterator[ServerEvent]]:
         """Server-sent events until the host ends the stream; entered when the host has begun to listen for us.
 
         Those behind *last_event_id*, where the host knows it. Reading them raises HostUnreachable when the stream
         breaks off.
         """
-        with self.stream(path, last_event_id=last_event_id, **query) as response:
+        with self.stream(path, last_event_id, **query) as response:
             lines = _lines(response, self.url + path)
             first = next(lines, "")  # a comment: the listener is in place
             yield _events(lines, first)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any, NotRequired, TypedDict
 
-LOAD_PREFIX = "load/"
-"""Keys of the shared state that hosts put their load under: ``load/HOST_ID``."""
+LOAD_PREFIX = "_cluster/load/"
+"""Keys of the shared state that hosts put their load under: ``_cluster/load/HOST_ID``."""
 PUBLISH_S = 1.0
 """A load that changed is told at most this often."""
 REFRESH_S = 5.0

@@ -1,6 +1,7 @@
 """LoadGossip: reads this host's load, tells the other hosts by way of the shared state, and hears theirs.
 
-Nothing is polled from host to host: each puts ``load/HOST_ID`` when it changed (host_load.py) and watches the others'.
+Nothing is polled from host to host: each puts ``_cluster/load/HOST_ID`` when it changed (host_load.py) and watches the
+others'.
 """
 
 from __future__ import annotations

@@ -224,7 +224,7 @@ def other_host(rig: Rig, name: str = "host-b") -> None:
 
 def told(balancer: LoadBalancer, host: str, **changes: Any) -> None:
     wall = balancer._gossip.loads[balancer.host.host_id]["at"]
-    balancer._state_changed(StateChanged(f"load/{host}", "lww_register", dict(load(at=wall, **changes))))
+    balancer._state_changed(StateChanged(f"_cluster/load/{host}", "lww_register", dict(load(at=wall, **changes))))
 
 
 def test_the_load_of_this_host_is_read_and_shown_with_its_history(rig: Rig, balancer: LoadBalancer) -> None:
@@ -245,7 +245,7 @@ def test_the_load_of_others_is_heard_grows_old_and_is_refused_when_it_is_none(ri
         "host-b": "known",
     }
     told(balancer, "stranger")
-    balancer._state_changed(StateChanged("load/host-b", "lww_register", {"cpu": "all of it"}))
+    balancer._state_changed(StateChanged("_cluster/load/host-b", "lww_register", {"cpu": "all of it"}))
     assert (balancer._gossip.heard_total, balancer._gossip.refused_total) == (1, 2)
     rig.node.advance(20.0)
     assert {each["host"]: each["state"] for each in rig.balancer(LoadReport())} == {
