@@ -53,7 +53,7 @@ from .mutations import SHRINKING, apply_mutation, unknown_key
 from .plain import encode_value
 from .replica import StateReplica
 from .store import StateStore
-from .traffic import Traffic
+from .traffic import PeerTraffics
 from .types import TYPES, check_key, new
 from .view import StateView, change_of, entry_of
 from .watchers import Watchers
@@ -98,7 +98,7 @@ class DistributedState(Server):
         self._view_made = False
         self._forgetting = Forgetting()
         self._watchers = Watchers()
-        self._traffic = Traffic()
+        self._traffic = PeerTraffics()
         self._waiting: list[Waiter] = []
         self._flush_due = False
         self._majority = MajorityWaits()

@@ -8,7 +8,7 @@ from .anti_entropy import AntiEntropy
 from .messages import OriginRow, PeerTraffic
 
 
-class Traffic:
+class PeerTraffics:
     """Bytes by host since the start; those that are no members any more are forgotten."""
 
     def __init__(self) -> None:

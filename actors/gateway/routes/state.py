@@ -10,8 +10,8 @@ from itertools import groupby
 from operator import itemgetter
 from typing import Any
 
-from actorgrid.actors.gateway.schemas.answers import (
-    EventsQuery,
+from actorgrid.actors.gateway.schemas.answers import EventsQuery
+from actorgrid.actors.gateway.schemas.shared_state import (
     StateAnswer,
     StateQuery,
     StateUsageAnswer,
@@ -45,8 +45,8 @@ from actorgrid.errors import (
     StateTypeConflict,
     UnknownKey,
 )
-from actorgrid.models import StateBatch, StateChange, StateEntry, StateMutation
 from actorgrid.sizes import STATE_KEY_MAX
+from actorgrid.state_models import StateBatch, StateChange, StateEntry, StateMutation
 
 ROUTES = RouteTable(Route)
 

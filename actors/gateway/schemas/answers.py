@@ -20,7 +20,6 @@ from actorgrid.models import (
     PerformanceMetrics,
     RequestBody,
     SchedulingDecision,
-    StateEntry,
     TaskRequest,
 )
 from actorgrid.supervisors.inspection import SUSPEND_S_MAX, TRACE_MAX
@@ -357,82 +356,6 @@ class EventsQuery(RequestBody):
     from_: int | None = Field(
         default=None, alias="from", ge=0, le=2**62, description="index of the first event; without it, from now on"
     )
-
-
-class StateQuery(RequestBody):
-    """Which keys."""
-
-    prefix: str = Field(default="", max_length=1024)
-    limit: int = Field(default=1000, ge=1, le=10_000)
-
-
-class WatchQuery(RequestBody):
-    """Which keys, and whether to begin with what is there."""
-
-    prefix: str = Field(default="", max_length=1024)
-    initial: bool = Field(default=False, description="first send what is there")
-
-
-class UsageQuery(RequestBody):
-    """Prefixes of so many parts under one, and how many rows of each kind."""
-
-    prefix: str = Field(default="", max_length=1024)
-    depth: int = Field(default=1, ge=1, le=16)
-    rows: int = Field(default=20, ge=1, le=1000)
-
-
-class StateNamespace(AnswerBody):
-    """What a namespace takes."""
-
-    namespace: str
-    keys: int
-    bytes: int
-
-
-class StatePrefix(AnswerBody):
-    """What the keys under a prefix take."""
-
-    prefix: str
-    keys: int
-    bytes: int
-
-
-class StatePeer(AnswerBody):
-    """Another host: bytes since this host's start, deltas that it is not known to hold, seconds since its last packet.
-
-    ``behind`` is null where it has told nothing yet.
-    """
-
-    host_id: str
-    sent_bytes: int
-    received_bytes: int
-    behind: int | None
-    heard_s: float | None
-
-
-class StateOrigin(AnswerBody):
-    """A host whose writes are held here: under how many names, one for each of its starts, and how many."""
-
-    host_id: str
-    starts: int
-    deltas: int
-
-
-class StateUsageAnswer(AnswerBody):
-    """Sizes and traffic, the largest, slowest and busiest first."""
-
-    keys: int
-    bytes: int
-    namespaces: list[StateNamespace]
-    prefixes: list[StatePrefix]
-    peers: list[StatePeer]
-    origins: list[StateOrigin]
-
-
-class StateAnswer(AnswerBody):
-    """Entries by key."""
-
-    entries: list[StateEntry]
 
 
 class Setting(AnswerBody):
