@@ -47,9 +47,9 @@ class NamespaceSize(TypedDict):
 class Mutate:
     """Apply one mutator, durably. Answer: {"key", "type", "value"} after it.
 
-    ``operation`` and ``value``/``field`` as in state_models.StateMutation; ``delete`` takes any type, and its answer has no
-    value. With ``durability="majority"`` it is answered when
-    more than half of the cluster's members have it on their disks. Raises StateTypeConflict, BadRequest, DiskFull, and
+    ``operation`` and ``value``/``field`` are as in state_models.StateMutation; ``delete`` takes any type, and its
+    answer has no value. With ``durability="majority"`` it is answered when more than half of the cluster's members
+    have it on their disks. Raises StateTypeConflict, StateCompareFailed, BadRequest, NamespaceFull, DiskFull, and
     NotReplicated when too few had it after ``within_s``: it stays, and goes on to the others.
     """
 
