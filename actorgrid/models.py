@@ -495,6 +495,15 @@ class GPUDevice(AnswerBody):
     jobs: list[str] = []
 
 
+class Unreachable(AnswerBody):
+    """That nobody reaches a host, as the ledger holds it."""
+
+    since: float
+    """When it was found, seconds since the epoch."""
+    witnesses: list[str]
+    """The ids of hosts that did not reach it, each by itself."""
+
+
 class ClusterNode(AnswerBody):
     """A host."""
 
@@ -522,6 +531,10 @@ class ClusterNode(AnswerBody):
     """Where clients of other machines reach it; ``None``: nowhere."""
     draining: bool = False
     """It gets nothing new."""
+    unreachable: Unreachable | None = None
+    """Who found that nobody reaches it; ``None``: nobody did. Such a host gets nothing new, and what it has goes on."""
+    reached_by: list[str] = []
+    """The ids of hosts that reach it, where the leader does not."""
     containment: str | None = None
     """What its work is kept in: cgroup, freezer, pid_namespace; none: work may escape its end. ``None``: not known."""
     measured: dict[str, Any] | None = None

@@ -103,4 +103,16 @@ def condition_of(record: HostRecord, reports: Mapping[str, Report], known: Repor
     if record["state"] == "lost":
         health, heard_at = NodeHealth.LOST, view["heard_at"] or record["heard_at"]
         problems.insert(0, "it was away for too long: it gets work again once nothing lives there of what it had")
-    return {"health": health.value, "presence": presence.value, "problems": problems, "last_heartbeat": heard_at}
+    unreachable, reached_by = record.get("unreachable"), list(view.get("reached_by", ()))
+    if unreachable is not None:
+        problems.append(f"nobody reaches it, say {len(unreachable['witnesses'])} hosts: it gets nothing new")
+    elif reached_by:
+        problems.append(f"the leader does not reach it, but {len(reached_by)} other hosts do")
+    return {
+        "health": health.value,
+        "presence": presence.value,
+        "problems": problems,
+        "last_heartbeat": heard_at,
+        "unreachable": unreachable,
+        "reached_by": reached_by,
+    }

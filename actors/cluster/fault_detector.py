@@ -94,7 +94,8 @@ class FaultDetector(LedgerFollower):
 
     @handles(HostsAway)
     def _hosts_away(self, _request: HostsAway) -> dict[str, Any]:
-        return {"quiet_s": self._watch.quiet_s(), "behind_s": self._watch.behind_s()}
+        told = {"quiet_s": self._watch.quiet_s(), "behind_s": self._watch.behind_s()}
+        return {**told, "reached_by": self._watch.reached_by()}
 
     def _verdict(self) -> HealthVerdict:
         silent = tuple(self._vitals.silent(self.runtime.monotonic()))

@@ -48,6 +48,10 @@ class HostFact:
     """Since when it takes nothing from the leader, although it answers and lacks what is committed."""
     unfit: tuple[tuple[int, str], ...] = ()
     certificate_until: float | None = None
+    witnesses: tuple[str, ...] = ()
+    """Hosts that did not reach it, as the ledger says; none: it is not held for unreachable."""
+    reached_by: tuple[str, ...] = ()
+    """Hosts that said that they reach it, where the leader does not."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,6 +145,8 @@ class HostView:
 
     presence: HostPresence
     heard_at: float | None = None
+    reached_by: tuple[str, ...] = ()
+    """Hosts that said that they reach it, where the leader does not."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -177,7 +183,11 @@ class HealthVerdict:
             "can_commit": self.can_commit,
             "problems": [problem.to_plain() for problem in self.problems],
             "hosts": {
-                host_id: {"presence": view.presence.value, "heard_at": view.heard_at}
+                host_id: {
+                    "presence": view.presence.value,
+                    "heard_at": view.heard_at,
+                    "reached_by": list(view.reached_by),
+                }
                 for host_id, view in self.hosts.items()
             },
             "hosts_present": self.hosts_present,
@@ -215,8 +225,9 @@ def _view(host: HostFact, facts: Facts) -> HostView:
             return HostView(HostPresence.LOST, last)
         return HostView(HostPresence.AWAY if _votes(facts, host.host_id) else HostPresence.UNKNOWN, last)
     if host.lost:
-        return HostView(HostPresence.LOST, host.heard_at)
-    return HostView(HostPresence.PRESENT if host.heard_at is None else HostPresence.AWAY, host.heard_at)
+        return HostView(HostPresence.LOST, host.heard_at, host.reached_by)
+    presence = HostPresence.PRESENT if host.heard_at is None else HostPresence.AWAY
+    return HostView(presence, host.heard_at, host.reached_by)
 
 
 def _heard_s(facts: Facts, host_id: str) -> float | None:
@@ -373,7 +384,8 @@ def _hosts_missing(facts: Facts, views: Mapping[str, HostView]) -> Iterator[Prob
             f"{len(missing)} of {len(facts.hosts)} hosts {'is' if len(missing) == 1 else 'are'} {word}: "
             + _names(facts, ids),
             (f"{gpus} of {sum(host.gpus for host in facts.hosts)} GPUs are away with them" if gpus else "no GPUs of it")
-            + (f"; last heard of {duration(max(0.0, facts.now - min(times)))} ago" if times else ""),
+            + (f"; last heard of {duration(max(0.0, facts.now - min(times)))} ago" if times else "")
+            + _who_reaches(facts, missing),
             hint,
             facts.now,
             min(times, default=None),
@@ -390,6 +402,20 @@ def _hosts_missing(facts: Facts, views: Mapping[str, HostView]) -> Iterator[Prob
             facts.now,
             hosts=draining,
         )
+
+
+def _who_reaches(facts: Facts, missing: list[HostFact]) -> str:
+    """Whether nobody reaches the hosts, or only the leader does not: what to look at first differs."""
+    nobody = [host for host in missing if host.witnesses and not host.reached_by]
+    others = [host for host in missing if host.reached_by]
+    parts = [
+        f"; {_names(facts, (host.host_id,))} is reached by nobody, say {_names(facts, host.witnesses)}"
+        for host in nobody[:NAMED_MAX]
+    ] + [
+        f"; {_names(facts, host.reached_by)} do reach {_names(facts, (host.host_id,))}: it is the way from the leader"
+        for host in others[:NAMED_MAX]
+    ]
+    return "".join(parts)
 
 
 def _behind(facts: Facts, views: Mapping[str, HostView]) -> Iterator[Problem]:

@@ -16,6 +16,7 @@ from ..ledger.client import LedgerClient
 from ..ledger.messages import Query
 from ..ledger.tables.trust import BUNDLE
 from ..links.messages import AskLeader
+from ..membership.messages import ReachedBy
 from .health import AWAY_KNOWN_S, BoundFact, Facts, HealthVerdict, HostFact, LedgerFact, RefusedFact, verdict
 
 STATUS_S = 2.0
@@ -41,6 +42,7 @@ class HealthWatch:
         self._behind: dict[str, float] = {}  # since when each takes nothing, as this host found, or the leader said
         self._behind_of: tuple[str | None, float] = (None, 0.0)  # who led when that was found, and when it was
         self._away_at: float | None = None
+        self._reached_by: dict[str, tuple[str, ...]] = {}  # who reaches a host that the leader misses, as it said
         self._asking = False
 
     def leader_changed(self) -> None:
@@ -59,6 +61,7 @@ class HealthWatch:
             status: LedgerStatus = await self._server.call("consensus", Query("status"), STATUS_S)
             if self._ledger.leads:
                 self._behind_found(status.get("behind_s") or {})
+                await self._ask_who_reaches()
             user, most = status.get("waiting_job_bytes_most") or ("", 0)
             self._waiting = (int(status.get("waiting_job_bytes", 0)), user, int(most))
             nodes = {int(member["node"]): host_id for host_id, member in self._ledger.members.items()}
@@ -90,11 +93,29 @@ class HealthWatch:
             self._away = {str(host_id): now - float(ago_s) for host_id, ago_s in answer["quiet_s"].items()}
             self._away_at = now
             self._behind_found(answer.get("behind_s") or {})  # hosts of an earlier version say nothing of it
+            self._reached_found(answer.get("reached_by") or {})
         except (ActorGridError, ValueError, TypeError, KeyError, AttributeError) as error:
             # One of an earlier version does not know the question; one that is just lost does not answer.
             self._server.log.info("whom the leader misses is not known: %s", error)
         finally:
             self._asking = False
+
+    async def _ask_who_reaches(self) -> None:
+        """Where this host leads: ask membership who reaches the hosts that are missed. It may be off."""
+        found: Mapping[str, Any] = {}
+        if self._ledger.absent and self._server.whereis("membership") is not None:
+            try:
+                found = await self._server.call("membership", ReachedBy(), STATUS_S)
+            except ActorGridError as error:
+                self._server.log.info("who reaches the hosts that are away is not known: %s", error)
+        self._reached_found(found)
+
+    def _reached_found(self, found: Mapping[str, Any]) -> None:
+        self._reached_by = {str(host_id): tuple(map(str, by)) for host_id, by in found.items()}
+
+    def reached_by(self) -> dict[str, list[str]]:
+        """Where this host leads: who reaches hosts that it misses."""
+        return {host_id: list(by) for host_id, by in self._reached_by.items()} if self._ledger.leads else {}
 
     def quiet_s(self) -> dict[str, float]:
         """Seconds for which each absent host has not been heard of. Raises NotLeader where another leads."""
@@ -164,7 +185,7 @@ class HealthWatch:
         if host_id in away:
             heard_at = now - (clock - away[host_id])
         behind_at = self._known_behind().get(host_id)
-        unfit = unhealthy_in(record)
+        unfit, unreachable = unhealthy_in(record), record.get("unreachable")
         trust = self._ledger.trust.get(host_id) if host_id != BUNDLE else None
         return HostFact(
             host_id,
@@ -176,4 +197,6 @@ class HealthWatch:
             None if behind_at is None else now - (clock - behind_at),
             tuple((int(each["index"]), unfit[each["uuid"]]) for each in record["devices"] if each["uuid"] in unfit),
             (trust or {}).get("valid_until") or None,
+            () if unreachable is None else tuple(unreachable["witnesses"]),
+            self._reached_by.get(host_id, ()) if host_id in away else (),
         )

@@ -421,7 +421,7 @@ class Membership(LedgerFollower):
                 except ActorGridError as error:
                     self.log.info("who reaches %s is not known: %s", host_id, error)
                     continue
-                self._note_reached(host_id, tuple(name for name, reached in answers.items() if reached))
+                self._note_reached(host_id, tuple(name for name, yes in answers.items() if yes and name != self._own))
             for host_id in self._reached_by.keys() - set(absent) - self._judging:
                 del self._reached_by[host_id]
             await self.sleep(AGAIN_S)

@@ -35,6 +35,7 @@ MODULES = (
     "locks",
     "many_links",
     "membership",
+    "membership_agents",
     "memory_pool",
     "peer_links",
     "peers",

@@ -45,6 +45,16 @@ def test_a_host_that_is_missed_takes_its_gpus_with_it(lost: bool, name: str) -> 
     assert problem.hint and found.to_plain()["problems"][0]["try"] == problem.hint
 
 
+def test_a_host_that_nobody_reaches_is_told_from_one_that_only_the_leader_misses() -> None:
+    dead = replace(HOSTS[2], heard_at=NOW - 5, witnesses=("a", "b"))
+    (problem,) = verdict(facts(hosts=(*HOSTS[:2], dead))).problems
+    assert "C is reached by nobody, say A, B" in problem.found
+    missed = replace(HOSTS[2], heard_at=NOW - 5, reached_by=("b",))
+    found = verdict(facts(hosts=(*HOSTS[:2], missed)))
+    assert "B do reach C" in found.problems[0].found and "nobody" not in found.problems[0].found
+    assert found.to_plain()["hosts"]["c"]["reached_by"] == ["b"]
+
+
 def test_a_host_that_cannot_be_brought_up_to_date_is_named() -> None:
     behind = replace(HOSTS[1], behind_since=NOW - 45)
     found = verdict(facts(hosts=(HOSTS[0], behind, HOSTS[2])))
