@@ -7,12 +7,16 @@ Client to worker::
     ["task", task_id, fn_id, args, timeout_s | nil]          args: cloudpickle of (args, kwargs)
     ["task", task_id, fn_id, args, timeout_s | nil, number]  an attempt after the first: only to who "numbers_attempts"
     ["cancel", task_id]                                      only a task that has not started is cancelled
+    ["recall"]                                               all that have not started: only to who "answers_recalls"
 
 Worker to client::
 
-    ["welcome", {"worker_id", "python", "pid", "gpu_uuids", "numbers_attempts"}] | ["refused", error]
-    ["result", task_id, status, body]                        exactly one per task, in the order the tasks ended
+    ["welcome", {"worker_id", "python", "pid", "gpu_uuids", "numbers_attempts", "answers_recalls"}] | ["refused", error]
+    ["result", task_id, status, body]                        in the order the tasks ended
+    ["recalled", [task_id]]                                  have not started and never will here; also while one runs
     ["output", task_id, "stdout" | "stderr", bytes]          before the result of that task
+
+Each task gets exactly one answer: its result, or its id in a ``recalled``.
 
 A result with status OK has the pickled value as its body; with status FAILED the body is msgpack
 ``{"error": ActorGridError.to_dict(), "exception": pickled exception | nil}``. A client unpickles only what comes
@@ -74,6 +78,10 @@ class CancelTask(NamedTuple):
     task_id: int
 
 
+class Recall(NamedTuple):
+    """Asks for all tasks back that have not started."""
+
+
 class ClientWelcome(NamedTuple):
     """The worker takes this client."""
 
@@ -83,6 +91,8 @@ class ClientWelcome(NamedTuple):
     gpu_uuids: list[str]
     numbers_attempts: bool = False
     """Whether it takes the number of an attempt. A worker that was started by an earlier version does not."""
+    answers_recalls: bool = False
+    """Whether it gives tasks back that it has not started. A worker that was started by an earlier version does not."""
 
 
 class ClientRefused(NamedTuple):
@@ -99,6 +109,12 @@ class Result(NamedTuple):
     body: bytes
 
 
+class Recalled(NamedTuple):
+    """Says which tasks have not started and never will here."""
+
+    task_ids: list[int]
+
+
 class Output(NamedTuple):
     """What a task printed."""
 
@@ -107,8 +123,8 @@ class Output(NamedTuple):
     data: bytes
 
 
-ClientFrame = ClientHello | Function | TaskFrame | CancelTask
-WorkerFrame = ClientWelcome | ClientRefused | Result | Output
+ClientFrame = ClientHello | Function | TaskFrame | CancelTask | Recall
+WorkerFrame = ClientWelcome | ClientRefused | Result | Recalled | Output
 
 
 def fn_id_of(code: bytes) -> bytes:
@@ -144,6 +160,11 @@ def encode_cancel(task_id: int) -> bytes:
     return encode_frame(["cancel", task_id])
 
 
+def encode_recall() -> bytes:
+    """The frame that asks for all tasks back that have not started."""
+    return encode_frame(["recall"])
+
+
 def parse_client_frame(frame: list[Any]) -> ClientFrame:
     """Read a client's frame. Raises MalformedBody on anything outside the protocol."""
     match frame:
@@ -155,6 +176,8 @@ def parse_client_frame(frame: list[Any]) -> ClientFrame:
             return Function(fn_id, code)
         case ["cancel", int(task_id)]:
             return CancelTask(task_id)
+        case ["recall"]:
+            return Recall()
         case [
             "hello",
             {"version": int(version), "secret": str(secret), "python": str(python), "session": str(session)},
@@ -184,6 +207,7 @@ def encode_welcome(worker_id: str, python: str, pid: int, gpu_uuids: list[str]) 
                 "pid": pid,
                 "gpu_uuids": list(gpu_uuids),
                 "numbers_attempts": True,
+                "answers_recalls": True,
             },
         ]
     )
@@ -204,6 +228,11 @@ def encode_failure(task_id: int, error: ActorGridError, exception: bytes | None 
     return encode_frame(["result", task_id, FAILED, encode_failure_body(error, exception)])
 
 
+def encode_recalled(task_ids: list[int]) -> bytes:
+    """The frame that gives tasks back: ``MAX_WAITING`` of the worker at most."""
+    return encode_frame(["recalled", task_ids])
+
+
 def encode_output(task_id: int, stream: str, data: bytes) -> bytes:
     """The frame of something a task printed."""
     return encode_frame(["output", task_id, stream, data])
@@ -214,15 +243,16 @@ def parse_worker_frame(frame: list[Any]) -> WorkerFrame:
     match frame:
         case ["result", int(task_id), int(status), bytes(body)] if status in (OK, FAILED):
             return Result(task_id, status, body)
+        case ["recalled", list(task_ids)] if all(isinstance(task_id, int) for task_id in task_ids):
+            return Recalled(task_ids)
         case ["output", int(task_id), ("stdout" | "stderr") as stream, bytes(data)]:
             return Output(task_id, stream, data)
         case [
             "welcome",
             {"worker_id": str(worker_id), "python": str(python), "pid": int(pid), "gpu_uuids": list(uuids), **rest},
         ]:
-            return ClientWelcome(
-                worker_id, python, pid, [str(uuid) for uuid in uuids], rest.get("numbers_attempts") is True
-            )
+            can = (rest.get(name) is True for name in ("numbers_attempts", "answers_recalls"))
+            return ClientWelcome(worker_id, python, pid, [str(uuid) for uuid in uuids], *can)
         case ["refused", dict(error)]:
             return ClientRefused(error_from_dict(error))
     raise MalformedBody("not a frame of a worker", found=_describe(frame))

@@ -5,7 +5,7 @@ Dice are an argument: ``draw(below)`` gives a whole number from 0 to *below* - 1
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Container, Mapping, Sequence
 
 from actorgrid.configs.balancing_policy import BalancingPolicy
 
@@ -65,7 +65,7 @@ class SmoothWeightedRoundRobin:
         credit[chosen.id] -= sum(target.weight for target in suitable)
         return chosen
 
-    def forget(self, known: Mapping[str, RouteTarget]) -> None:
+    def forget(self, known: Container[str]) -> None:
         """Forget the credit of targets that are gone."""
         self._credit = {id: credit for id, credit in self._credit.items() if id in known}
 

@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from actorgrid.balancing.targets import balancing_policy
 from actorgrid.errors import BadRequest, HostUnreachable, ResultGone, WrongState
 from actorgrid.job_outcome import deciding_attempt
 
@@ -75,18 +76,25 @@ class Client:
         insecure: bool = False,
         ca_fingerprint: str | None = None,
         nested_wait_s: float | None = NESTED_WAIT_S,
+        balancing: str | None = None,
     ) -> None:
         """*keep_alive_s*: how long an idle worker is kept leased. *stream_output*: show what session tasks print.
 
         *nested_wait_s*: how long a session task that is submitted from within a job or task waits for its first worker
         before it fails with NoRoomForNestedTask (``None``: whenever); outside of work there is no such bound.
+
+        *balancing*: which worker gets a session task that does not say, by name (docs/load_balancing.md); ``None``: as
+        the pool's setting on the host is. Raises BadRequest.
         """
+        if balancing is not None:
+            balancing_policy(balancing)
         self.http = AdminHttp(url, token, timeout_s=timeout_s, insecure=insecure, ca_fingerprint=ca_fingerprint)
         self.state = SharedState(self.http)
         self._holds: HeldLocks | None = None
         self._keep_alive_s = keep_alive_s
         self._stream_output = stream_output
         self._nested_wait_s = nested_wait_s
+        self._balancing = balancing
         self._lock = threading.Lock()
         self._session: Session | None = None
         self._durable: DurableJobs | None = None
@@ -521,6 +529,7 @@ class Client:
                     keep_alive_s=self._keep_alive_s,
                     stream_output=self._stream_output,
                     nested_wait_s=self._nested_wait_s,
+                    balancing=self._balancing,
                 )
             return self._session
 

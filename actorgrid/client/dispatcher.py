@@ -11,6 +11,7 @@ import select
 import socket
 import threading
 import time
+from collections.abc import Iterable
 from functools import partial
 from typing import Any
 
@@ -40,6 +41,7 @@ from .lending import AskForWorker, Lending, Return, SendCall
 from .options import TaskOptions, WorkerShape
 from .output import OutputPrinter
 from .pickling import FunctionCode, loads_value
+from .stealing import ask_back, given_back, ran_after_all
 
 MAX_UNFINISHED = 100_000
 MAX_LANES = 256
@@ -66,6 +68,9 @@ class Dispatcher:
         # Running when their worker went: it is being asked whether somebody ended it.
         self._judged: set[TaskCall] = set()
         self._blocked = 0
+        self._stolen = 0
+        self.balancing: str | None = None  # the client's policy for calls that do not say
+        self.pool_balancing: dict[str, str] = {}  # the host's, by pool, for clients that do not either
         self._closed = False
         self._ticking = False
         self._wake_fd = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
@@ -94,7 +99,7 @@ class Dispatcher:
             future.call = call
             self._unfinished += 1
             estimate_s = self._pace.estimate_s(code.kin)
-            link = None if lane.waiting else lane.pick(estimate_s)
+            link = None if lane.waiting else lane.pick(estimate_s, options.balancing, options.affinity)
             now = time.monotonic()
             if link is not None:
                 self._put(link, call, estimate_s, now)
@@ -179,15 +184,26 @@ class Dispatcher:
             link.sock.close()
         return [link.lease_id for link in given_up]
 
+    def leave(self, lease_ids: Iterable[str]) -> None:
+        """Let go of workers that are to leave their host: at once, or when what they have has ended."""
+        wanted = set(lease_ids)
+        with self._lock:
+            for link in [link for link in self._links.values() if link.lease_id in wanted]:
+                link.leaving = link.moving = True
+                if not link.calls:
+                    self._hand_back(link)
+            self._tick_soon()
+
     def held(self) -> set[str]:
         """The leases in use."""
         with self._lock:
             return {link.lease_id for link in self._links.values()}
 
     def figures(self) -> dict[str, int]:
-        """The numbers of unfinished calls, workers and lanes."""
+        """The numbers of unfinished calls, workers, lanes, and calls taken from one worker's queue for another's."""
         with self._lock:
-            return {"unfinished": self._unfinished, "workers": len(self._links), "lanes": len(self._lanes)}
+            counts = {"unfinished": self._unfinished, "workers": len(self._links), "lanes": len(self._lanes)}
+            return {**counts, "stolen": self._stolen}
 
     def close(self) -> None:
         """Let go of all workers; what is unfinished is cancelled."""
@@ -225,6 +241,7 @@ class Dispatcher:
         token: Token | None = None,
         numbers_attempts: bool = False,
         on_loan: bool = False,
+        answers_recalls: bool = False,
     ) -> None:
         """Add a leased worker, which said welcome *travel_s* after our hello."""
         sock.setblocking(False)
@@ -237,9 +254,9 @@ class Dispatcher:
             if not self._closed:
                 hopeless = [] if on_loan else lane.granted(token)
                 self._finished(len(hopeless))
-                link = LeasedWorker(
-                    lane, lease_id, worker_id, sock, decoder, time.monotonic(), travel_s, token, numbers_attempts
-                )
+                can = numbers_attempts, answers_recalls
+                link = LeasedWorker(lane, lease_id, worker_id, sock, decoder, time.monotonic(), travel_s, token, *can)
+                lane.balancing = self.balancing or self.pool_balancing.get(lane.shape.pool_name)
                 lane.links.append(link)
                 self._links[link.fd] = link
                 self._epoll.register(link.fd, select.EPOLLIN)
@@ -436,11 +453,13 @@ class Dispatcher:
         with self._lock:
             for frame in frames:
                 if frame[0] == "result":
-                    call = link.gave(frame[1], now) or self._ran_after_all(link, frame)
+                    call = link.gave(frame[1], now) or ran_after_all(link, frame, now)
                     if call is None or (frame[2] == FAILED and self._must_resend(link, call, frame[3], now)):
                         continue
                     call.done = True
                     done.append((call, frame[2], frame[3]))
+                elif frame[0] == "recalled":
+                    self._take_given_back(link, frame[1], now)
                 elif frame[0] == "output" and self._printer is not None:
                     call = link.calls.get(frame[1])
                     self._printer.put(call.code.name if call else "", link.worker_id, frame[2], frame[3])
@@ -458,21 +477,12 @@ class Dispatcher:
             if not call.cancelled:
                 call.future.settle(raise_failure if status == FAILED else loads_value, body)
 
-    def _ran_after_all(self, link: LeasedWorker, frame: list[Any]) -> TaskCall | None:
-        """Take the answer to a recall. A worker that had started the call gives its outcome: the first one counts."""
-        call = link.recalled.pop(frame[1], None)
-        if call is None or call.done or call.cancelled:
-            return None
-        if frame[2] == FAILED and decode_failure_body(frame[3])[0].code in ("TaskCancelled", "UnknownKey"):
-            return None
-        call.done = True
-        if call.link is None:
-            call.lane.forget(call)
-        else:
-            call.link.recalled[call.task_id] = call
-            call.link.out += encode_cancel(call.task_id)
-            call.link.gave(call.task_id, time.monotonic())
-        return call
+    def _take_given_back(self, link: LeasedWorker, task_ids: Any, now: float) -> None:
+        """Let calls wait again that *link* has not begun, and send them to who has nothing to do."""
+        stolen, unwanted = given_back(link, task_ids, now)
+        self._finished(unwanted)
+        self._stolen += stolen
+        self._supply(link.lane)
 
     def _must_resend(self, link: LeasedWorker, call: TaskCall, body: bytes, now: float) -> bool:
         """Whether a failure only says that the worker has forgotten the function."""
@@ -494,12 +504,14 @@ class Dispatcher:
                 if lane.waiting:
                     busy = True
                     self._supply(lane)
-                self._recall(lane, now)
+                if ask_back(lane, now):
+                    self._supply(lane)
                 outdated = lane.replaceable(now)
                 if outdated is not None:
                     outdated.leaving = True
                 for link in list(lane.links):
                     head = link.head
+                    busy = busy or link.leaving
                     if link.leaving and head is None:
                         self._hand_back(link)
                         lane.quiet_until = now
@@ -526,18 +538,6 @@ class Dispatcher:
                 "the task ran past its time limit; its worker was killed", asked=f"timeout={call.timeout_s:g}"
             )
             self._drop(link, {call.task_id: error})
-
-    def _recall(self, lane: Lane, now: float) -> None:
-        """Send what sits behind a long call to an idle worker. The worker reads the recall before its next call."""
-        recalled = lane.recall(now)
-        for link, call in reversed(recalled):
-            link.gave(call.task_id, now)
-            call.may_have_begun(link.token)
-            link.recalled[call.task_id] = call
-            link.out += encode_cancel(call.task_id)
-            lane.push(call, now, front=True)
-        if recalled:
-            self._supply(lane)
 
     def _drop(
         self, link: LeasedWorker, verdicts: dict[int, ActorGridError], *, charge: bool = True, found: str = ""

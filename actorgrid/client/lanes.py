@@ -11,6 +11,7 @@ import itertools
 from collections import deque
 from typing import Any
 
+from .lane_router import LEAST_LOADED, LaneRouter
 from .options import WorkerShape
 from .pickling import FunctionCode
 
@@ -18,6 +19,8 @@ BUDGET_S = 0.005
 MAX_DEPTH = 512
 MAX_UNSENT_BYTES = 256 * 1024
 STALL_S = 0.02
+UNANSWERED_S = 1.0
+"""A worker that does not answer a recall for so long is not going to before its call ends."""
 GROW_BACKLOG_S = 0.05
 MAX_LEASE_REQUESTS = 4
 MAX_PACES = 4096
@@ -76,6 +79,8 @@ class LeasedWorker:
     """A leased worker and its ``calls``, in the order sent; the first one is running."""
 
     __slots__ = (
+        "answers_recalls",
+        "asked_at",
         "calls",
         "decoder",
         "fd",
@@ -88,9 +93,11 @@ class LeasedWorker:
         "load_s",
         "lost",
         "mark",
+        "moving",
         "numbers_attempts",
         "on_loan",
         "out",
+        "pace_s",
         "recalled",
         "sock",
         "stuck",
@@ -111,10 +118,15 @@ class LeasedWorker:
         travel_s: float = 0.0,
         token: Token | None = None,
         numbers_attempts: bool = False,
+        answers_recalls: bool = False,
     ) -> None:
         self.lane = lane
         self.token = token  # of its lease
         self.numbers_attempts = numbers_attempts  # whether the worker takes the number of an attempt
+        self.answers_recalls = answers_recalls  # whether it gives back what it has not begun, and says so
+        self.asked_at: float | None = None  # when it was asked for that, while it has not answered
+        self.moving = False  # the host wants its worker to leave: like ``leaving``, and for good
+        self.pace_s = 0.0  # what its calls took lately
         self.on_loan = False  # of CPUs that a waiting task lends: takes what that waits for, one by one
         self.leaving = False  # takes nothing more, and is given back once it has nothing
         self.travel_s = travel_s  # there and back, when it was connected
@@ -170,7 +182,10 @@ class LeasedWorker:
             elapsed_s = max(0.0, elapsed_s - self.travel_s)
         self.mark = now
         self.fresh = self.stuck = False
-        return elapsed_s / count
+        self.asked_at = None
+        each_s = elapsed_s / count
+        self.pace_s += (each_s - self.pace_s) * 0.2
+        return each_s
 
     def may_take(self, call: TaskCall) -> bool:
         """Whether its lease is newer than any under which the call may have been begun."""
@@ -222,10 +237,12 @@ class Lane:
         self.quiet_until = 0.0  # no further leases before
         self.failures = 0  # leases in a row that came to nothing
         self.mean_s: float | None = None
+        self.balancing: str | None = None  # which worker gets a call that does not say; None: the least loaded
         self.waiting_since = 0.0
         self._skipped = 0
         self._older_grants = 0
         self._queues: dict[int, deque[TaskCall]] = {}
+        self._router: LaneRouter | None = None
         self._again: deque[TaskCall] = deque()  # may have been begun: they need a newer lease than that
 
     def push(self, call: TaskCall, now: float, *, front: bool = False) -> None:
@@ -290,8 +307,13 @@ class Lane:
         self.waiting = 0
         return calls
 
-    def pick(self, estimate_s: float) -> LeasedWorker | None:
-        """The least loaded worker with room."""
+    def pick(self, estimate_s: float, balancing: str | None = None, key: str = "") -> LeasedWorker | None:
+        """The worker with room that *balancing*, or else the lane's policy, chooses for a call with that *key*."""
+        policy = balancing or self.balancing
+        if policy is not None and policy not in LEAST_LOADED:
+            if self._router is None:
+                self._router = LaneRouter()
+            return self._router.choose(self.links, estimate_s, policy, key)
         best: LeasedWorker | None = None
         for link in self.links:
             if link.has_capacity(estimate_s) and (best is None or link.load_s < best.load_s):
@@ -308,12 +330,29 @@ class Lane:
         """The number of calls that sit behind one that runs longer than expected."""
         return sum(len(link.calls) - 1 for link in self.links if len(link.calls) > 1 and now - link.mark > STALL_S)
 
-    def recall(self, now: float) -> list[tuple[LeasedWorker, TaskCall]]:
-        """The calls to ask back: they sit behind a long one while a worker of a newer lease has nothing to do.
+    def _idle(self) -> list[LeasedWorker]:
+        return [link for link in self.links if not (link.calls or link.leaving or link.on_loan)]
 
-        Of a newer one, because the call in front may end before the recall is read, and then they have begun.
+    def victims(self, now: float) -> list[LeasedWorker]:
+        """The workers to ask for what they have not begun: it sits behind a long call while another has nothing to do.
+
+        (Blumofe, Leiserson: Scheduling Multithreaded Computations by Work Stealing, 1999: who has nothing to do takes.)
         """
-        idle = [link for link in self.links if not (link.calls or link.leaving or link.on_loan)]
+        stuck = [
+            link
+            for link in self.links
+            if len(link.calls) > 1 and now - link.mark > STALL_S and link.answers_recalls and link.asked_at is None
+        ]
+        return stuck if stuck and self._idle() else []
+
+    def recall(self, now: float) -> list[tuple[LeasedWorker, TaskCall]]:
+        """The calls to send elsewhere although their worker does not say whether it has begun them.
+
+        It was started by an earlier version, or has not answered for ``UNANSWERED_S``: its call keeps all of Python. To
+        a worker of a newer lease, because the call in front may end before the worker reads that we do not want them
+        any more, and then they have begun: whoever they write to can tell the two runs apart.
+        """
+        idle = self._idle()
         if not idle:
             return []
         newest = _newest(idle)
@@ -321,6 +360,7 @@ class Lane:
             (link, call)
             for link in self.links
             if len(link.calls) > 1 and now - link.mark > STALL_S and _is_older(link.token, newest)
+            if not link.answers_recalls or (link.asked_at is not None and now - link.asked_at > UNANSWERED_S)
             for call in itertools.islice(link.calls.values(), 1, None)
             if not call.cancelled
         ]
@@ -352,7 +392,7 @@ class Lane:
     def granted(self, token: Token | None) -> list[TaskCall]:
         """Note a lease with *token*; gives the calls for which none will ever be new enough."""
         for link in self.links:
-            link.leaving = False
+            link.leaving = link.moving
         again = _first(self._again) if self._again else None
         if again is None or _is_older(again.token, token):
             self._older_grants = 0

@@ -8,6 +8,8 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from actorgrid.amounts import unclear_memory
+from actorgrid.balancing.targets import MAX_KEY_CHARS, balancing_policy
+from actorgrid.configs.balancing_policy import BalancingPolicy
 from actorgrid.errors import BadRequest
 from actorgrid.task_context import LENT_CPU_MILLI
 
@@ -20,7 +22,7 @@ WORKER_LOSSES = 3
 JOB_NAME_MAX = 200
 _IN_BODY = {"gpu_memory": "gpu_memory_bytes", "memory": "memory_bytes", "timeout": "max_execution_time_s"}
 """What the body calls by another name: it has units in its names."""
-_NOT_IN_BODY = ("durable", "shape")
+_NOT_IN_BODY = ("durable", "shape", "balancing", "affinity")
 
 
 def _body(asked: Mapping[str, Any]) -> dict[str, Any]:
@@ -56,6 +58,11 @@ class WorkerShape(NamedTuple):
     gpu_affinity: tuple[str, ...] = ()
     env: tuple[tuple[str, str], ...] = ()
 
+    @property
+    def pool_name(self) -> str:
+        """The pool of its workers, as the host chooses it."""
+        return "gpu_compute" if self.gpus else self.pool or "general"
+
     def lease_request(self, python: str, wait_s: float, lease_id: str, lent_cpus: float = 0.0) -> dict[str, Any]:
         """The body of a lease request; asked again with the same id it gives the same lease.
 
@@ -90,6 +97,10 @@ class TaskOptions:
     * ``pool``: ``gpu_compute``, ``cpu_intensive``, ``io_bound`` or ``general``; ``env``: environment variables
     * ``annotations``: what to note about a job, texts by name (64, 4,096 bytes in all); jobs only
     * ``durable``: a job, accepted when it is on disk, which survives the client; else a session task
+    * ``balancing``: which of the session's workers gets the task, if several have room: ``least_loaded``,
+      ``round_robin``, ``weighted_round_robin`` (by speed), ``capability_based`` or ``affinity_aware``; session tasks
+      only. ``affinity``: tasks of one such key go to one worker while it has room (what it has in memory is there);
+      with it, ``balancing`` is ``affinity_aware`` unless said
     * ``depends_on``: jobs (or their ids) that must succeed first; durable only
     """
 
@@ -114,6 +125,8 @@ class TaskOptions:
     durable: bool = False
     name: str | None = None
     depends_on: Sequence[Any] = ()
+    balancing: str | None = None
+    affinity: str = ""
     shape: WorkerShape = field(init=False, compare=False, repr=False)
 
     def __post_init__(self) -> None:
@@ -134,6 +147,8 @@ class TaskOptions:
             )
         if not 1 <= self.gang <= 256 or (self.spread and self.gang == 1):
             raise BadRequest("a gang has 2 to 256 members", asked=f"gang={self.gang}", hint="spread= is for gangs only")
+        if self.balancing is not None or self.affinity:
+            self._check_balancing()
         shape = WorkerShape(
             self.gpus,
             self.gpu_memory,
@@ -145,6 +160,21 @@ class TaskOptions:
             tuple(sorted(self.env.items())) if self.env else (),
         )
         object.__setattr__(self, "shape", shape)
+
+    def _check_balancing(self) -> None:
+        if self.durable:
+            raise BadRequest(
+                "balancing and affinity are for session tasks",
+                asked="durable=True",
+                hint="jobs are placed by the scheduler: gpu_affinity=, pool=",
+            )
+        if len(self.affinity) > MAX_KEY_CHARS:
+            raise BadRequest(
+                "affinity is a short text", asked=f"{len(self.affinity)} characters", hint=f"{MAX_KEY_CHARS} at most"
+            )
+        if self.balancing is None:
+            object.__setattr__(self, "balancing", BalancingPolicy.AFFINITY_AWARE.value)
+        balancing_policy(str(self.balancing))
 
     def _check_times(self) -> None:
         if self.grace_s is not None and not 0 <= self.grace_s <= 3600:

@@ -20,6 +20,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+from actorgrid.configs.balancing_policy import BalancingPolicy
 from actorgrid.endings import how_it_ended, last_lines
 from actorgrid.errors import (
     ActorError,
@@ -78,6 +79,7 @@ class Session:
         keep_alive_s: float = KEEP_ALIVE_S,
         stream_output: bool = True,
         nested_wait_s: float | None = NESTED_WAIT_S,
+        balancing: str | None = None,
     ) -> None:
         self._http = http
         self._patience_s = nested_wait_s if nested_wait_s is not None and inside_work() else math.inf
@@ -91,6 +93,7 @@ class Session:
         self._returns: queue.SimpleQueue[tuple[str, str] | _Loss | _Judgement | None] = queue.SimpleQueue()
         self._printer = OutputPrinter() if stream_output else None
         self._dispatcher = Dispatcher(self, self._printer, own_cpus() if inside_work() else 0.0)
+        self._dispatcher.balancing = balancing
         self._keeper = threading.Thread(target=self._keep, name="actorgrid-session", daemon=True)
         self._returner = threading.Thread(target=self._return_leases, name="actorgrid-returns", daemon=True)
         self._keeper.start()
@@ -275,8 +278,8 @@ class Session:
             self.give_back(lease_id)
             raise
         token = (int(grant["token"][0]), int(grant["token"][1]))
-        numbered = answer.numbers_attempts
-        self._dispatcher.add(lane, lease_id, answer.worker_id, sock, decoder, travel_s, token, numbered, on_loan)
+        can = answer.numbers_attempts, on_loan, answer.answers_recalls
+        self._dispatcher.add(lane, lease_id, answer.worker_id, sock, decoder, travel_s, token, *can)
 
     def _return_leases(self) -> None:
         while (given_back := self._returns.get()) is not None:
@@ -320,6 +323,7 @@ class Session:
                 opened = self._http.post("/api/sessions", {"user_id": user_name(), "python": PYTHON}, repeat=True)
                 self._id = str(opened["session_id"])
                 self._renew_s = float(opened.get("renew_s", 2.0))
+                self._dispatcher.pool_balancing = _policies(opened.get("balancing"))
             return self._id
 
     def _session_lost(self, session_id: str) -> None:
@@ -339,7 +343,8 @@ class Session:
             if session_id and now - renewed >= self._renew_s:
                 renewed = now
                 try:
-                    self._http.post(f"/api/sessions/{segment(session_id)}/renew", timeout_s=5.0)
+                    renewed_as = self._http.post(f"/api/sessions/{segment(session_id)}/renew", timeout_s=5.0)
+                    self._dispatcher.leave(renewed_as.get("leave") or ())  # none from a host of an earlier version
                     if self._orphans:
                         self._return_orphans(session_id)
                 except UnknownSession:
@@ -363,6 +368,12 @@ class Session:
             owner = allocation.get("owner") or {}
             if owner.get("session_id") == session_id and owner.get("lease_id") not in known:
                 self.give_back(str(owner["lease_id"]))
+
+
+def _policies(told: Any) -> dict[str, str]:
+    """By pool, the policies that a host told, those that this version knows."""
+    policies = told.items() if isinstance(told, dict) else ()
+    return {str(pool): str(policy) for pool, policy in policies if policy in tuple(BalancingPolicy)}
 
 
 @dataclass(frozen=True, slots=True)

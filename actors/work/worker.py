@@ -11,6 +11,7 @@ and the worker reports ["spoiled", reason] when it should not be used again.
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import faulthandler
 import gc
@@ -22,6 +23,7 @@ import select
 import signal
 import socket
 import sys
+import threading
 from collections import deque
 from collections.abc import Callable
 from pathlib import Path
@@ -48,9 +50,11 @@ from actorgrid.transports.task_frames import (
     CancelTask,
     ClientHello,
     Function,
+    Recall,
     TaskFrame,
     encode_failure,
     encode_output,
+    encode_recalled,
     encode_refused,
     encode_result,
     encode_success,
@@ -61,6 +65,7 @@ from actorgrid.transports.task_frames import (
 from .attempt_dir import write_durably
 from .environment import PYTHON
 from .function_call import TimeIsUp, describe_failure, dump_value, load_payload
+from .recall_watch import RecallWatch
 
 EXIT_TASK_FAILED = 1
 EXIT_TOO_LATE = 75
@@ -137,14 +142,17 @@ class _Client:
         self.welcome = False
         self.functions: dict[bytes, tuple[bytes, Any]] = {}
         self.waiting: deque[TaskFrame] = deque()
-        self.waiting_bytes = 0
+        self.read_bytes = 0  # of tasks that were read and not given back: written by who reads, under its lock
+        self.taken_bytes = 0  # of tasks taken to be run: written by the main thread
         self.cancelled: set[int] = set()
-        self.replies: list[bytes] = []
+        self.replies: deque[bytes] = deque()
         self.replies_bytes = 0
+        self.unsent = bytearray()  # the rest of what was sent in part while a task ran
+        self.failure: ActorGridError | TransportError | None = None  # what it said while a task ran was no protocol
 
     def has_capacity(self) -> bool:
         """Whether more may be read ahead."""
-        return len(self.waiting) < MAX_WAITING and self.waiting_bytes < MAX_WAITING_BYTES
+        return len(self.waiting) < MAX_WAITING and self.read_bytes - self.taken_bytes < MAX_WAITING_BYTES
 
 
 class _Tee(io.TextIOBase):
@@ -208,6 +216,9 @@ class Worker:
         self._control = control
         self._control_decoder = FrameDecoder()
         self._client: _Client | None = None
+        # Held to read from the client and to write to it: the main thread does, and while it runs a task, the watch.
+        self._io = threading.RLock()
+        self._watch = RecallWatch(self._client_fd, self._flush_during_task, self._listen_during_task)
         self._task_id = 0
         self._timed = False
         self._secret: bytes = b""
@@ -225,6 +236,7 @@ class Worker:
         sys.stderr = _Tee(self, "stderr", sys.stderr)
         self._tees = [sys.stdout, sys.stderr]
         signal.signal(signal.SIGALRM, self._time_is_up)
+        os.register_at_fork(after_in_child=self._forked)
         while True:
             client = self._client
             if client is not None and client.waiting:
@@ -233,6 +245,8 @@ class Worker:
             for fd, _ in self._poll.poll():
                 if self._client is not None and fd == self._client.socket.fileno():
                     self._read_client(self._client)
+                    if self._client is not None and not self._client.waiting:
+                        self.flush_replies()  # all was recalled: there is no task with whose result the answer goes
                 elif fd == self._control.fileno():
                     self._read_control()
                 elif fd == self._listener.fileno():
@@ -284,7 +298,8 @@ class Worker:
             return  # it left, or does not read: there is nobody to tell
 
     def _drop_client(self) -> None:
-        client, self._client = self._client, None
+        with self._io:
+            client, self._client = self._client, None
         if client is not None:
             self._poll.unregister(client.socket)
             client.socket.close()
@@ -297,22 +312,28 @@ class Worker:
 
     def _read_client(self, client: _Client) -> None:
         try:
-            data = client.socket.recv(READ_BYTES if client.welcome else HELLO_BYTES)
+            with self._io:
+                # The watch may have read it after we were told that there is something.
+                data = client.socket.recv(READ_BYTES if client.welcome else HELLO_BYTES, socket.MSG_DONTWAIT)
+                for frame in client.decoder.feed(data):
+                    self._take(client, frame)
+                if not client.welcome and client.decoder.pending_bytes > HELLO_BYTES:
+                    raise PeerRefused("the first frame must be a hello, and short")
+        except BlockingIOError:
+            return
         except ConnectionError:
             data = b""
+        except (ActorGridError, TransportError) as error:
+            self._give_up(client, error)
+            return
         if not data:
             self._drop_client()
-            return
-        try:
-            for frame in client.decoder.feed(data):
-                self._take(client, frame)
-            if not client.welcome and client.decoder.pending_bytes > HELLO_BYTES:
-                raise PeerRefused("the first frame must be a hello, and short")
-        except (ActorGridError, TransportError) as error:
-            self._refuse(client.socket, error)
-            if client.welcome:
-                self._control.sendall(encode_frame(["spoiled", f"its client broke protocol: {error.message}"]))
-            self._drop_client()
+
+    def _give_up(self, client: _Client, error: ActorGridError | TransportError) -> None:
+        self._refuse(client.socket, error)
+        if client.welcome:
+            self._control.sendall(encode_frame(["spoiled", f"its client broke protocol: {error.message}"]))
+        self._drop_client()
 
     def _take(self, client: _Client, frame: list[Any]) -> None:
         message = parse_client_frame(frame)
@@ -323,18 +344,32 @@ class Worker:
             client.welcome = True
             client.socket.sendall(encode_welcome(self.worker_id, PYTHON, os.getpid(), self._gpu_uuids))
         elif isinstance(message, TaskFrame):
+            client.read_bytes += len(message.args)
             client.waiting.append(message)
-            client.waiting_bytes += len(message.args)
         elif isinstance(message, Function):
             client.functions.pop(message.fn_id, None)
             client.functions[message.fn_id] = (message.code, None)
             while len(client.functions) > MAX_FUNCTIONS:
-                del client.functions[next(iter(client.functions))]
+                oldest, *_ = list(client.functions)  # a copy: the other thread may look a function up in between
+                client.functions.pop(oldest, None)
         elif isinstance(message, CancelTask):
-            if any(task.task_id == message.task_id for task in client.waiting):
+            if any(task.task_id == message.task_id for task in list(client.waiting)):
                 client.cancelled.add(message.task_id)
+        elif isinstance(message, Recall):
+            self._reply(client, encode_recalled(self._give_back(client)))
         else:
             raise MalformedBody("a second hello")
+
+    def _give_back(self, client: _Client) -> list[int]:
+        """Take all tasks out of the queue that nobody has begun: each ``pop`` is ours alone. Gives their ids."""
+        given: list[int] = []
+        with contextlib.suppress(IndexError):
+            while True:
+                task = client.waiting.pop()
+                client.read_bytes -= len(task.args)
+                client.cancelled.discard(task.task_id)
+                given.append(task.task_id)
+        return given
 
     def _check(self, hello: ClientHello) -> None:
         if hello.version != PROTOCOL_VERSION:
@@ -354,9 +389,14 @@ class Worker:
     def _run_waiting(self, client: _Client) -> None:
         """Run what was read; look at the sockets again in between once that costs little beside the task."""
         looked = monotonic()
-        while client.waiting and self._client is client:
-            task = client.waiting.popleft()
-            client.waiting_bytes -= len(task.args)
+        self._watch.begins()
+        while self._client is client:
+            try:
+                task = client.waiting.popleft()
+            except IndexError:
+                break
+            self._watch.next_task()
+            client.taken_bytes += len(task.args)
             self._run_one(client, task)
             now = monotonic()
             if client.replies_bytes > FLUSH_BYTES or now - self.last_flush > FLUSH_AFTER_S:
@@ -364,7 +404,12 @@ class Worker:
             if now - looked > FLUSH_AFTER_S:
                 looked = now
                 self._look(client)
+        if self._watch.ends():
+            with self._io:
+                pass  # what the watch is reading just now is there when we look again; from here on it reads nothing
         self.flush_replies()
+        if client.failure is not None and self._client is client:
+            self._give_up(client, client.failure)
 
     def _look(self, client: _Client) -> None:
         for fd, _ in self._poll.poll(0):
@@ -374,6 +419,53 @@ class Worker:
                 self._accept()
             elif self._client is client and fd == client.socket.fileno() and client.has_capacity():
                 self._read_client(client)
+
+    # -- what the watch does while a task has the main thread
+
+    def _forked(self) -> None:
+        """Stand alone in a process that a task has forked: the thread is not there, and may have held the lock."""
+        self._io = threading.RLock()
+        self._watch.forget()
+
+    def _client_fd(self) -> int:
+        client = self._client
+        return -1 if client is None else client.socket.fileno()
+
+    def _flush_during_task(self) -> None:
+        """Send what the socket takes now of results that are there; what is left is sent later."""
+        with self._io:
+            client = self._client
+            if client is None or not (client.replies or client.unsent):
+                return
+            if self._is_over():
+                os._exit(EXIT_TOO_LATE)
+            client.replies_bytes = 0
+            client.unsent += _drained(client.replies)
+            try:
+                del client.unsent[: client.socket.send(client.unsent, socket.MSG_DONTWAIT)]
+            except OSError:
+                return  # it does not read now, or is gone: the main thread sees to it
+
+    def _listen_during_task(self) -> bool:
+        """Take what the client says, and answer; ``False`` when there is nothing to listen to for now."""
+        with self._io:
+            client = self._client
+            if client is None or not self._watch.is_busy or not client.has_capacity():
+                return False
+            try:
+                data = client.socket.recv(READ_BYTES, socket.MSG_DONTWAIT)
+                for frame in client.decoder.feed(data):
+                    self._take(client, frame)
+            except BlockingIOError:
+                return True
+            except OSError:
+                return False
+            except (ActorGridError, TransportError) as error:
+                client.failure = error
+                client.waiting.clear()
+                return False
+            self._flush_during_task()
+            return bool(data)  # its end is found again by the main thread
 
     def _run_one(self, client: _Client, task: TaskFrame) -> None:
         task_id = task.task_id
@@ -461,13 +553,18 @@ class Worker:
         """
         self.last_flush = monotonic()
         client = self._client
-        if client is None or not client.replies:
+        if client is None or not (client.replies or client.unsent):
             return
         if self._is_over():
             os._exit(EXIT_TOO_LATE)  # we were paused past our deadline: others may have begun what we did
-        data, client.replies, client.replies_bytes = b"".join(client.replies), [], 0
         try:
-            self._send(client, memoryview(data))
+            with self._io:
+                client.replies_bytes = 0
+                data = _drained(client.replies)
+                if client.unsent:
+                    data = bytes(client.unsent) + data
+                    client.unsent.clear()
+                self._send(client, memoryview(data))
         except OSError:
             if self._client is client:
                 self._drop_client()
@@ -488,6 +585,11 @@ class Worker:
                         self._read_client(client)
                 if self._client is not client:
                     return
+
+
+def _drained(replies: deque[bytes]) -> bytes:
+    """All that is in *replies*, taken out; what another thread puts in meanwhile stays."""
+    return replies.popleft() if len(replies) == 1 else b"".join([replies.popleft() for _ in range(len(replies))])
 
 
 def serve(

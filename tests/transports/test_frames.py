@@ -73,6 +73,7 @@ def test_every_client_frame_comes_back_as_it_was_sent() -> None:
         (task_frames.encode_task(8, fn_id, b""), task_frames.TaskFrame(8, fn_id, b"", None)),
         (task_frames.encode_task(9, fn_id, b"", None, 3), task_frames.TaskFrame(9, fn_id, b"", None, 3)),
         (task_frames.encode_cancel(7), task_frames.CancelTask(7)),
+        (task_frames.encode_recall(), task_frames.Recall()),
     ]:
         assert task_frames.parse_client_frame(decoded(data)) == expected
 
@@ -81,7 +82,11 @@ def test_every_worker_frame_comes_back_as_it_was_sent() -> None:
     for data, expected in [
         (
             task_frames.encode_welcome("w", "3.11", 4, ["GPU-1"]),
-            task_frames.ClientWelcome("w", "3.11", 4, ["GPU-1"], True),
+            task_frames.ClientWelcome("w", "3.11", 4, ["GPU-1"], True, True),
+        ),
+        (
+            task_frames.encode_recalled([3, 1]),
+            task_frames.Recalled([3, 1]),
         ),
         (task_frames.encode_success(1, b"v"), task_frames.Result(1, task_frames.OK, b"v")),
         (task_frames.encode_output(1, "stderr", b"oh\n"), task_frames.Output(1, "stderr", b"oh\n")),
