@@ -37,6 +37,7 @@ FILES = {
     "state": "cluster.yaml",
     "security": "security.yaml",
     "monitoring": "monitoring.yaml",
+    "faults": "monitoring.yaml",
     "performance": "performance.yaml",
 }
 
@@ -341,6 +342,47 @@ class MonitoringSection(Section):
         return self
 
 
+class FaultsSection(Section):
+    """How hosts are checked, and what is done about those that fail."""
+
+    interval_s: float = setting(5.0, "time between two rounds of checks", ge=0.2, le=300)
+    disk_probe_s: float = setting(10.0, "time between two small writes that measure the disk", ge=0.2, le=3600)
+    repeat_s: float = setting(30.0, "a check that goes on failing counts as another failure so often", ge=1, le=3600)
+    window_s: float = setting(3600.0, "failures count for so long", ge=60, le=86_400)
+    half_life_s: float = setting(900.0, "in which the penalty for flapping halves", ge=10, le=86_400)
+    recovered_s: float = setting(60.0, "a host is well when nothing failed there for so long", ge=1, le=86_400)
+    process_restart_at: int = setting(1, "failures from which a silent server is restarted", ge=1, le=1000)
+    work_redistribution_at: int = setting(3, "failures from which a host's work is moved", ge=1, le=1000)
+    node_restart_at: int = setting(6, "failures from which a host is restarted", ge=1, le=1000)
+    cluster_rebalance_at: int = setting(10, "failures from which the cluster is rebalanced", ge=1, le=1000)
+    process_restart: str = setting("supervisor", "strategy for it: supervisor, dry_run, off, or of a package")
+    work_redistribution: str = setting("drain", "strategy for it: drain, dry_run, off, or of a package")
+    node_restart: str = setting("dry_run", "strategy for it: dry_run, command, ipmi, http, off, or of a package")
+    cluster_rebalance: str = setting("load_balancer", "strategy for it: load_balancer, dry_run, off, or of a package")
+    command: list[str] = setting(
+        [], "node_restart: command and its arguments; {host}, {host_id} and {address} stand for the host", max_length=64
+    )
+    ipmi_address: str = setting(
+        "", "node_restart: address of a host's management controller, with {host} for its name; empty: {host}-bmc"
+    )
+    ipmi_user: str = setting("", "node_restart: user of the management controllers")
+    ipmi_password_file: str = setting("", "node_restart: file with that user's password")
+    http_url: str = setting("", "node_restart: address that is sent a POST with the host as JSON")
+    http_token_file: str = setting("", "node_restart: file with a bearer token for it")
+    action_timeout_s: float = setting(120.0, "time for a command, ipmi or http of node_restart", ge=1, le=600)
+
+    @model_validator(mode="after")
+    def _thresholds_rise(self) -> FaultsSection:
+        steps = (self.process_restart_at, self.work_redistribution_at, self.node_restart_at, self.cluster_rebalance_at)
+        if list(steps) != sorted(steps):
+            raise PydanticCustomError(
+                "inconsistent",
+                "each step takes at least as many failures as the one before, these take {steps}",
+                {"key": "cluster_rebalance_at", "steps": ", ".join(map(str, steps))},
+            )
+        return self
+
+
 class PerformanceSection(Section):
     """Sizes that trade speed against memory and disk."""
 
@@ -371,6 +413,7 @@ class Settings(Section):
     state: StateSection = StateSection()
     security: SecuritySection = SecuritySection()
     monitoring: MonitoringSection = MonitoringSection()
+    faults: FaultsSection = FaultsSection()
     performance: PerformanceSection = PerformanceSection()
 
     _origins: dict[str, str] = PrivateAttr(default_factory=dict)

@@ -12,6 +12,9 @@ from actorgrid.models import NodeHealth
 SILENT_BEATS = 5
 """Heartbeats a server may miss before it counts as silent: a restart takes less, a hang more."""
 
+STARTING_S = 60.0
+"""A server that was never heard of has so long for its first start."""
+
 
 def choose_pool(resources: ResourcesRecord, asked: str | None) -> str:
     """The pool of warm workers for a request; one that touches a GPU always runs in ``gpu_compute``."""
@@ -64,6 +67,19 @@ class Vitals:
             for name in self.expected
             if now_s - (self.servers[name].last_beat_s if name in self.servers else self._since_s) > patience
         ]
+
+    def silence(self, now_s: float, factor: float) -> dict[str, float]:
+        """Seconds of silence of the servers that were heard of once, and not for *factor* times the usual patience.
+
+        One that was never heard of has a minute for its start.
+        """
+        patience = factor * SILENT_BEATS * self.beat_interval_s
+        quiet = {name: now_s - vital.last_beat_s for name, vital in self.servers.items()}
+        never = {name: now_s - self._since_s for name in self.expected if name not in self.servers}
+        return {
+            **{name: for_s for name, for_s in quiet.items() if for_s > patience},
+            **{name: for_s for name, for_s in never.items() if for_s > max(patience, STARTING_S)},
+        }
 
     def report(self, now_s: float) -> dict[str, Any]:
         """Health, readiness, problems and per-server figures.

@@ -18,7 +18,7 @@ import psutil
 from actorgrid.actors.ledger.answers import LoseHostAnswer
 from actorgrid.actors.ledger.query_answers import HostsHeard
 from actorgrid.actors.ledger.record_types import NO_HOST
-from actorgrid.errors import ActorGridError
+from actorgrid.errors import ActorGridError, NotLeader
 from actorgrid.models import ClusterHealth
 from actorgrid.supervisors.envelope import Beat
 from actorgrid.supervisors.runtime import Timer
@@ -26,13 +26,17 @@ from actorgrid.supervisors.server import handles
 
 from ..ledger.client import LedgerClient, LedgerFollower
 from ..ledger.messages import Applied, Query
+from ..ledger.recovery_records import maintained
 from ..replication.messages import Mutate
 from ..replication.namespaces import cluster_key
 from .core import Vitals
+from .faults.explain import fault_rows, why_host
+from .faults.host_checks import HostChecks
+from .faults.recovery import HostRecovery
 from .health import HealthVerdict
 from .health_watch import HealthWatch
 from .host_leases import HostLoss, LeaseView, lease_view, losses, next_at
-from .messages import ClusterHealthReport, HealthReport, HostsAway
+from .messages import ClusterHealthReport, FaultReport, HealthReport, HostsAway, ListFaults, WhyHost
 
 EXPECTED = (
     "consensus",
@@ -44,6 +48,9 @@ EXPECTED = (
     "fault_detector",
     "gateway",
 )
+EXPECTED_OF_A_CLUSTER = ("links", "join_server")
+"""Looked at where they run; a host that is alone has none."""
+FAULTS_MAX = 1000
 HEARD_S = 2.0
 LOSE_S = 5.0
 JUDGE_AGAIN_S = 0.2
@@ -75,6 +82,10 @@ class FaultDetector(LedgerFollower):
         self._published: tuple[str, tuple[str, ...]] | None = None
         self._pauses = 0
         self.every(interval_s, self._check)
+        self._checks = HostChecks(self, self._ledger, self._vitals, (*EXPECTED, *EXPECTED_OF_A_CLUSTER))
+        self._checks.start()
+        self._recovery = HostRecovery(self, self._ledger, self._checks)
+        self._recovery.start()
 
     @handles(Beat)
     def _beat(self, beat: Beat) -> None:
@@ -96,6 +107,25 @@ class FaultDetector(LedgerFollower):
     def _hosts_away(self, _request: HostsAway) -> dict[str, Any]:
         told = {"quiet_s": self._watch.quiet_s(), "behind_s": self._watch.behind_s()}
         return {**told, "reached_by": self._watch.reached_by()}
+
+    @handles(FaultReport)
+    def _fault_report(self, _request: FaultReport) -> dict[str, Any]:
+        return self._checks.report()
+
+    @handles(WhyHost)
+    def _why_host(self, request: WhyHost) -> dict[str, Any]:
+        self._refuse_unless_leading()
+        return why_host(request.host_id, self._ledger, self._recovery, time())
+
+    @handles(ListFaults)
+    def _list_faults(self, request: ListFaults) -> dict[str, Any]:
+        self._refuse_unless_leading()
+        limit = max(1, min(request.limit, FAULTS_MAX))
+        return {"faults": fault_rows(self._ledger, self._recovery, request.host_id)[:limit]}
+
+    def _refuse_unless_leading(self) -> None:
+        if not self._ledger.leads:
+            raise NotLeader("this host does not lead", found=self._ledger.leader or "nobody is known to lead")
 
     def _verdict(self) -> HealthVerdict:
         silent = tuple(self._vitals.silent(self.runtime.monotonic()))
@@ -199,12 +229,30 @@ class FaultDetector(LedgerFollower):
             "cluster_hosts_present": float(verdict.hosts_present),
             "cluster_gpus": float(verdict.gpus),
             "cluster_gpus_present": float(verdict.gpus_present),
+            **self._fault_figures(),
             "silent_servers": len(self._vitals.silent(self.runtime.monotonic())),
             "server_restarts_total": sum(vital.restarts for vital in self._vitals.servers.values()),
             "host_pauses_total": self._pauses,
             "hosts_lost": sum(host["state"] == "lost" for host in self._ledger.hosts.values()),
             "hosts_lost_total": self._hosts_lost_total,
             "attempts_lost_total": self._attempts_lost_total,
+        }
+
+    def _fault_figures(self) -> dict[str, float]:
+        """Of this host's checks; and, where this host leads, of what is done about hosts."""
+        kinds = [result.status.value for result in self._checks.results]
+        outlooks = self._recovery.outlooks.values() if self._ledger.leads else ()
+        now = time()
+        return {
+            "checks_degraded": float(kinds.count("degraded")),
+            "checks_failed": float(kinds.count("failed")),
+            "check_lateness": self._checks.lateness,
+            "recovery_actions_begun_total": float(self._recovery.begun_total),
+            "hosts_in_recovery": float(sum(outlook.level > 0 for outlook in outlooks)),
+            "hosts_damped": float(sum(outlook.damping.suppressed for outlook in outlooks)),
+            "hosts_in_maintenance": float(
+                sum(maintained(record, now) is not None for record in self._ledger.recoveries.values())
+            ),
         }
 
     def status(self) -> dict[str, Any]:

@@ -275,3 +275,29 @@ class ClusterHealthReport:
 class HostsAway:
     """For the host that leads. Answer: {"quiet_s": {host: for how long it was not heard of}, "behind_s": {host: for how
     long it takes nothing of what is committed, although it answers}}. Raises NotLeader."""
+
+
+@dataclass(frozen=True, slots=True)
+class FaultReport:
+    """What this host says of itself. Answer: {"checks", "events", "pairs"} (``faults/host_checks.py``)."""
+
+
+@dataclass(frozen=True, slots=True)
+class WhyHost:
+    """Why a host is as it is, and what would be done about it: for the host that leads. Answer: ``faults/explain.py``.
+
+    Raises NotFound, NotLeader.
+    """
+
+    host_id: str
+
+
+@dataclass(frozen=True, slots=True)
+class ListFaults:
+    """What happened to hosts and was done about them, newest first; for the host that leads.
+
+    Answer: {"faults": [...]}, at most *limit*, of one host or of all. Raises NotLeader.
+    """
+
+    host_id: str = ""
+    limit: int = 100

@@ -51,6 +51,12 @@ class Readings:
     power_watts: float | None = None
     unsupported: dict[str, str] = field(default_factory=dict)
     error: str = ""
+    ecc_corrected: int | None = None
+    """Memory errors that were corrected since the driver was loaded; ``None``: the device does not count them."""
+    ecc_uncorrected: int | None = None
+    """Those that were not."""
+    throttled: str = ""
+    """Why it runs slower than it could, where that is heat or power; empty: it does not, or does not say."""
 
     @classmethod
     def none(cls, reason: str, error: str = "") -> Readings:

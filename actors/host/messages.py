@@ -24,6 +24,17 @@ class RestartHost:
 
 
 @dataclass(frozen=True, slots=True)
+class RestartServer:
+    """Kill one of the host's servers, which the supervisor then starts again as its child spec says.
+
+    Answer: the pid that was killed. Raises NoSuchChild, WrongState while the host is stopping.
+    """
+
+    server: str
+    by: str
+
+
+@dataclass(frozen=True, slots=True)
 class HostAddress:
     """Cast to ``main`` at the start and when the gateway came back: where HTTP is served now."""
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, ClassVar
 
-from actorgrid.errors import ActorGridError, WrongState
+from actorgrid.errors import ActorGridError, NoSuchChild, WrongState
 from actorgrid.supervisors.child import SupervisorFlags
 from actorgrid.supervisors.envelope import GetStatus
 from actorgrid.supervisors.server import handles
@@ -12,7 +12,7 @@ from actorgrid.supervisors.supervisor import Supervisor
 
 from ..cluster.messages import AnnounceRestart
 from ..ledger.messages import HandOver
-from .messages import HostAddress, HostRestarts, HostStopped, RestartHost, StopHost
+from .messages import HostAddress, HostRestarts, HostStopped, RestartHost, RestartServer, StopHost
 
 HAND_OVER_S = 3.0
 ALLOW_S = 5.0
@@ -66,6 +66,23 @@ class HostSupervisor(Supervisor):
             self.log.warning("the restart has to be as short as any other absence: %s", error)
         self.cast("main", HostRestarts(request.by, absence_index))
         return {"host_id": self.host.host_id, "incarnation": self.host.incarnation}
+
+    @handles(RestartServer)
+    def _restart_server(self, request: RestartServer) -> int:
+        if self.stopping:
+            raise WrongState("this host is stopping", asked=f"to restart {request.server}")
+        child = next((each for each in self.children_now() if each["name"] == request.server and each["pid"]), None)
+        if child is None:
+            raise NoSuchChild(
+                f"no server {request.server[:80]!r} runs here",
+                asked=request.server[:80],
+                found=", ".join(str(each["name"]) for each in self.children_now()),
+            )
+        self.log.warning("%s is restarted, by %s", request.server, request.by)
+        # Killed and not stopped: it is silent, and whoever is stopped by SIGSTOP does not hear of anything else. What
+        # it does not survive is what a crash would not, and its restart is the supervisor's own.
+        self.processes.kill_child(request.server)
+        return int(child["pid"])
 
     @handles(StopHost)
     async def _stop_host(self, request: StopHost) -> None:

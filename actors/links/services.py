@@ -8,16 +8,17 @@ given to run anyway (docs/trust.md). Nothing here is unpickled.
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
+from time import time
 from typing import Any, cast
 
 from actorgrid.actors.ledger.record_types import ResourcesRecord
 from actorgrid.errors import BadRequest, NotFound, NotSupported
 from actorgrid.supervisors.server import Server
 
-from ..cluster.messages import HealthReport, HostsAway, LeaveLeases, LeaveStep
+from ..cluster.messages import FaultReport, HealthReport, HostsAway, LeaveLeases, LeaveStep, ListFaults, WhyHost
 from ..cluster.rebalance import MOVES_MAX
 from ..gpu.messages import AcquireLease, OwnReadings
-from ..host.messages import RestartHost
+from ..host.messages import RestartHost, RestartServer
 from ..ledger.command import read_command
 from ..ledger.commands import GrantLease
 from ..membership.messages import Reaches
@@ -37,6 +38,7 @@ WORKER_END_S = 8.0
 END_MARGIN_S = 10.0
 LEAVE_STEP_S = 30.0
 REACHES_S = 2.0
+FAULTS_MAX = 1000
 
 Service = Callable[[str, Fields], Awaitable[Any]]
 
@@ -68,6 +70,11 @@ class Services:
             "leave_leases": self._leave_leases,
             "membership_present": self._membership_present,
             "membership_reaches": self._membership_reaches,
+            "clock": self._clock,
+            "fault_report": self._fault_report,
+            "restart_server": self._restart_server,
+            "why_host": self._why_host,
+            "list_faults": self._list_faults,
             SERVICE: self._measure,
         }
 
@@ -165,6 +172,27 @@ class Services:
         report = await self._server.call("fault_detector", HealthReport(), 2.0)
         kept = await containment_here(self._server)
         return {"health": str(report["health"]), "problems": list(report["problems"]), "containment": kept}
+
+    async def _clock(self, _asker: str, _fields: Fields) -> Fields:
+        """Answer the time on this host's wall clock."""
+        return {"at": time()}
+
+    async def _fault_report(self, _asker: str, _fields: Fields) -> Any:
+        """Answer what this host says of itself, for the host that leads."""
+        return await self._server.call("fault_detector", FaultReport(), 2.0)
+
+    async def _restart_server(self, asker: str, fields: Fields) -> Any:
+        """Have a server of this host killed and started again: for the host that leads, which found it silent."""
+        return await self._server.call("host", RestartServer(_text(fields, "server"), f"host {asker}"))
+
+    async def _why_host(self, _asker: str, fields: Fields) -> Any:
+        """Answer what is known of a host, and what would be done about it: for the host that leads."""
+        return await self._server.call("fault_detector", WhyHost(_text(fields, "host_id")), 2.0)
+
+    async def _list_faults(self, _asker: str, fields: Fields) -> Any:
+        """Answer what happened to hosts, and was done about it: for the host that leads."""
+        limit = min(_count(fields, "limit"), FAULTS_MAX)
+        return await self._server.call("fault_detector", ListFaults(_text(fields, "host_id"), limit), 2.0)
 
     async def _hosts_away(self, _asker: str, _fields: Fields) -> Any:
         """Answer which hosts this one, which leads, has not heard of."""

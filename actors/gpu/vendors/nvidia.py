@@ -17,6 +17,8 @@ from ..device import Device, ProbeReport, Readings
 LIBRARY_VARIABLE = "ACTORGRID_NVML_LIBRARY"
 MAX_DEVICES = 1024
 _PCI_VENDOR = "0x10de"
+SLOWDOWNS = ((0x20, "heat (software)"), (0x40, "heat (hardware)"), (0x80, "power brake"))
+"""Bits of nvmlDeviceGetCurrentClocksThrottleReasons that are signs of trouble; a power cap or idleness is none."""
 
 
 def traces_of_nvidia(root: str = "/", environ: dict[str, str] | None = None) -> tuple[bool, str]:
@@ -191,4 +193,26 @@ class Nvidia:
                 ):
                     return Readings.none(str(error), error=str(error))
                 unsupported[name] = str(error)
-        return Readings(**values, unsupported=unsupported)
+        return Readings(**values, unsupported=unsupported, **self._signs_of_wear(handle))
+
+    def _signs_of_wear(self, handle: Any) -> dict[str, Any]:
+        """Counts of memory errors, and why it is slowed down; what a device or driver does not say is left out."""
+        nvml = self._nvml
+
+        def errors(kind: str) -> Callable[[], int]:
+            return lambda: int(nvml.nvmlDeviceGetTotalEccErrors(handle, getattr(nvml, kind), nvml.NVML_VOLATILE_ECC))
+
+        found = {
+            "ecc_corrected": self._asked(errors("NVML_MEMORY_ERROR_TYPE_CORRECTED")),
+            "ecc_uncorrected": self._asked(errors("NVML_MEMORY_ERROR_TYPE_UNCORRECTED")),
+        }
+        reasons = self._asked(lambda: int(nvml.nvmlDeviceGetCurrentClocksThrottleReasons(handle))) or 0
+        words = [word for bits, word in SLOWDOWNS if reasons & bits]
+        return {**found, "throttled": ", ".join(words)}
+
+    def _asked(self, ask: Callable[[], Any]) -> Any:
+        """The answer, or ``None`` when there is none for whatever reason: nobody depends on it."""
+        try:
+            return ask()
+        except (self._nvml.NVMLError, AttributeError):  # an older pynvml does not have it
+            return None

@@ -1,0 +1,1 @@
+"""Faults of hosts: checks, their history, and what the leader does about them."""
