@@ -1,4 +1,4 @@
-"""``why``: where a job is, why, and what to do about it."""
+"""``why``: where a job is, why, and what to do about it; with ``host``, the same of a host."""
 
 from __future__ import annotations
 
@@ -25,9 +25,12 @@ USUAL_POLICY, USUAL_PRIORITY = "priority", 50
 
 @click.command()
 @click.argument("job_id", metavar="JOB")
+@click.argument("host", metavar="| host HOST", required=False)
 @host_command
-def command(call: CommandContext, job_id: str) -> None:
-    """Why a job waits or failed, and what to do.
+def command(call: CommandContext, job_id: str, host: str | None) -> None:
+    """Why a job waits or failed, or a host is as it is, and what to do.
+
+    For a host: its checks with their figures, what failed there, what was done about it and what would be next.
 
     For a waiting job: what it lacks, on how many hosts, its place in the line, what holds the room it could use, when
     it is expected to start, and which smaller request would fit now. For an ended one: how it ended. JOB is an id or
@@ -37,6 +40,13 @@ def command(call: CommandContext, job_id: str) -> None:
 
     from .session_leases import explain_leases, find_work
 
+    if host is not None:
+        if job_id != "host":
+            raise click.UsageError("one JOB, or the word host and then a HOST")
+        from .why_host import explain_host
+
+        explain_host(call, host)
+        return
     job, leases = find_work(call.http, job_id)
     if job is None:
         explain_leases(call, leases)

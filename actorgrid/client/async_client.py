@@ -112,6 +112,11 @@ class AsyncClient(_Awaiting[Client]):
     quotas = _awaited(Client.quotas)
     set_quota = _awaited(Client.set_quota)
     remove_quota = _awaited(Client.remove_quota)
+    why_host = _awaited(Client.why_host)
+    faults = _awaited(Client.faults)
+    maintenance = _awaited(Client.maintenance)
+    start_maintenance = _awaited(Client.start_maintenance)
+    end_maintenance = _awaited(Client.end_maintenance)
     close = _awaited(Client.close)
 
     def lock(

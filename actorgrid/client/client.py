@@ -20,6 +20,7 @@ from actorgrid.errors import BadRequest, HostUnreachable, ResultGone, WrongState
 from actorgrid.job_outcome import deciding_attempt
 
 from .find import fingerprint, locate
+from .host_health import HostHealthClient
 from .http import AdminHttp, segment
 from .nested import LOOK_S, NESTED_WAIT_S, inside_work, never_starts
 from .options import DEFAULTS, TaskOptions, options_of
@@ -58,7 +59,7 @@ class CommandResult:
         return self.state == "succeeded"
 
 
-class Client:
+class Client(HostHealthClient):
     """A client of a host, or of its cluster, for one user. Safe to use from many threads; not after a fork.
 
     ``with client:`` makes it the one that ``@task`` functions use, and closes it at the end. Closing cancels

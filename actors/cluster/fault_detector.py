@@ -48,7 +48,7 @@ EXPECTED = (
     "fault_detector",
     "gateway",
 )
-EXPECTED_OF_A_CLUSTER = ("links", "join_server")
+EXPECTED_OF_A_CLUSTER = ("links", "join_server", "membership")
 """Looked at where they run; a host that is alone has none."""
 FAULTS_MAX = 1000
 HEARD_S = 2.0

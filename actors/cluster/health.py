@@ -52,6 +52,8 @@ class HostFact:
     """Hosts that did not reach it, as the ledger says; none: it is not held for unreachable."""
     reached_by: tuple[str, ...] = ()
     """Hosts that said that they reach it, where the leader does not."""
+    maintained_until: float | None = None
+    """Until when somebody works on it; ``None``: nobody does."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -390,6 +392,17 @@ def _hosts_missing(facts: Facts, views: Mapping[str, HostView]) -> Iterator[Prob
             facts.now,
             min(times, default=None),
             ids,
+        )
+    worked_on = {host.host_id: host.maintained_until for host in facts.hosts if host.maintained_until is not None}
+    if worked_on:
+        yield Problem(
+            "hosts_maintained",
+            "note",
+            f"{len(worked_on)} of {len(facts.hosts)} hosts are under maintenance: {_names(facts, worked_on)}",
+            f"the last window ends in {duration(max(0.0, max(worked_on.values()) - facts.now))}",
+            "nothing is done about them meanwhile; actorgrid maintenance end HOST",
+            facts.now,
+            hosts=tuple(worked_on),
         )
     draining = tuple(host.host_id for host in facts.hosts if host.draining)
     if draining:

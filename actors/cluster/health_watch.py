@@ -14,6 +14,7 @@ from actorgrid.supervisors.server import Server
 from ..gpu.device import unhealthy_in
 from ..ledger.client import LedgerClient
 from ..ledger.messages import Query
+from ..ledger.recovery_records import maintained
 from ..ledger.tables.trust import BUNDLE
 from ..links.messages import AskLeader
 from ..membership.messages import ReachedBy
@@ -199,4 +200,5 @@ class HealthWatch:
             (trust or {}).get("valid_until") or None,
             () if unreachable is None else tuple(unreachable["witnesses"]),
             self._reached_by.get(host_id, ()) if host_id in away else (),
+            None if (window := maintained(self._ledger.recoveries.get(host_id), now)) is None else window["until"],
         )

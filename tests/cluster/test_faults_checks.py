@@ -32,6 +32,7 @@ from actorgrid.actors.cluster.faults.disk_probe import DiskProbe
 from actorgrid.actors.cluster.faults.host_readings import ClockWatch, read_pressure
 from actorgrid.actors.cluster.faults.pairs import PEERS_MAX, Pairs
 from actorgrid.actors.cluster.faults.prediction import CountRate, TrendWindow
+from tests.processes import until
 
 GIB = 2**30
 OK, DEGRADED, FAILED = CheckStatus.OK, CheckStatus.DEGRADED, CheckStatus.FAILED
@@ -196,8 +197,7 @@ def test_one_device_in_trouble_is_told_and_all_of_them_fail_the_host() -> None:
 def test_a_disk_probe_measures_in_its_own_thread_and_writes_what_it_is_given(tmp_path: Path) -> None:
     probe = DiskProbe(tmp_path)
     assert probe.begin({tmp_path / "history": b"[]"})
-    while probe.reading()[3] == 0:
-        assert threading.active_count() < 100
+    until(lambda: probe.reading()[3], "it is back")
     latencies, waits_s, error, probes = probe.reading()
     assert (len(latencies), waits_s, error, probes) == (1, 0.0, "", 1)
     assert (tmp_path / "history").read_bytes() == b"[]" and latencies[0] < 60
@@ -219,8 +219,7 @@ def test_a_disk_that_hangs_is_waited_for_by_nobody_and_told_by_how_long(
     assert probe.begin() is False, "one at a time"
     assert probe.reading()[1] == 12.5
     go_on.set()
-    while probe.reading()[3] == 0:
-        pass
+    until(lambda: probe.reading()[3], "it is back")
     assert probe.reading()[1] == 0.0
 
 
@@ -230,8 +229,7 @@ def test_a_folder_that_cannot_be_written_is_an_error_and_a_full_disk_is_none(
 ) -> None:
     gone = DiskProbe(tmp_path / "gone")
     gone.begin()
-    while gone.reading()[3] == 0:
-        pass
+    until(lambda: gone.reading()[3], "it is back")
     assert gone.reading()[2].startswith("ENOENT")
 
     def full(*_: object) -> int:
@@ -240,8 +238,7 @@ def test_a_folder_that_cannot_be_written_is_an_error_and_a_full_disk_is_none(
     probe = DiskProbe(tmp_path)
     monkeypatch.setattr(disk_probe.os, "pwrite", full)
     probe.begin()
-    while probe.reading()[3] == 0:
-        pass
+    until(lambda: probe.reading()[3], "it is back")
     assert probe.reading()[2] == ""
 
 

@@ -12,6 +12,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from time import time
+from types import SimpleNamespace
 from typing import Any
 
 import aiohttp
@@ -19,6 +20,7 @@ import pytest
 
 from actorgrid.actors.cluster import messages as cluster
 from actorgrid.actors.cluster.fault_detector import FaultDetector as RealFaultDetector
+from actorgrid.actors.cluster.faults.explain import why_host
 from actorgrid.actors.cluster.health import Facts, HostFact, LedgerFact, verdict
 from actorgrid.actors.cluster.load_balancer import LoadBalancer as RealLoadBalancer
 from actorgrid.actors.cluster.manager import ClusterManager as RealClusterManager
@@ -135,6 +137,8 @@ class Consensus(StandIn):
         command = request.command
         if isinstance(command, commands.DrainHost):
             return Proposed(self.index, {"host": command.host, "draining": command.draining})
+        if isinstance(command, commands.SetMaintenance):
+            return Proposed(self.index, {"host": command.host, "until": command.until, "was": False})
         if isinstance(command, commands.EditJob):
             changed = {"priority": command.priority, "max_execution_time_s": command.max_execution_time_s}
             return Proposed(self.index, {"job_id": command.job_id, **changed})
@@ -537,6 +541,19 @@ class FaultDetector(StandIn):
 
     def start(self) -> None:
         self.ready = True
+
+    @handles(cluster.WhyHost)
+    def why_host(self, request: cluster.WhyHost) -> dict[str, Any]:
+        """As the real one tells it of a host of which nothing has come yet."""
+        records = {request.host_id: {"hostname": "box", "state": "up"}}
+        copy = SimpleNamespace(hosts=records, recoveries={})
+        deciding = SimpleNamespace(outlooks={}, pictures={}, witnesses=lambda _host: {"h2": "no answer"})
+        return why_host(request.host_id, copy, deciding, 1.0)
+
+    @handles(cluster.ListFaults)
+    def list_faults(self, request: cluster.ListFaults) -> dict[str, Any]:
+        row = {"at": 1.0, "host_id": "h1", "hostname": "box", "kind": "check", "what": "disk", "outcome": "failed"}
+        return {"faults": [{**row, "reason": "EIO", "found": "", "evidence": {}}][: request.limit]}
 
     @handles(cluster.HealthReport)
     def report(self, _request: cluster.HealthReport) -> dict[str, Any]:

@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
-from actorgrid.actors.cluster.messages import HealthReport, HostsAway, LeaveStep
+from actorgrid.actors.cluster.messages import FaultReport, HealthReport, HostsAway, LeaveStep, ListFaults, WhyHost
 from actorgrid.actors.gpu.messages import AcquireLease, OwnReadings
-from actorgrid.actors.host.messages import RestartHost
+from actorgrid.actors.host.messages import RestartHost, RestartServer
 from actorgrid.actors.links.pieces import pack, unpack_fields
 from actorgrid.actors.links.relays import Relays
 from actorgrid.actors.links.services import Services
@@ -58,6 +58,11 @@ CALLS: dict[str, dict[str, Any]] = {
     "leave_step": {"host_id": "h2", "by": "me", "now": True, "force": False, "cancel": False},
     "measure": {"data": b"x"},
     "membership_present": {},
+    "clock": {},
+    "fault_report": {},
+    "restart_server": {"server": "gateway"},
+    "why_host": {"host_id": "h2"},
+    "list_faults": {"host_id": "", "limit": 10},
     "membership_reaches": {"host_id": "h2"},
 }
 
@@ -125,6 +130,26 @@ class Everyone(Server):
     def _reaches(self, request: Reaches) -> bool:
         self._texts(request)
         return True
+
+    @handles(FaultReport)
+    def _fault_report(self, _request: FaultReport) -> dict[str, Any]:
+        return {}
+
+    @handles(RestartServer)
+    def _restart_server(self, request: RestartServer) -> int:
+        self._texts(request)
+        return 1
+
+    @handles(WhyHost)
+    def _why_host(self, request: WhyHost) -> dict[str, Any]:
+        self._texts(request)
+        return {}
+
+    @handles(ListFaults)
+    def _list_faults(self, request: ListFaults) -> dict[str, Any]:
+        self._texts(request)
+        assert 0 <= request.limit <= 1000, request
+        return {}
 
     @handles(HealthReport)
     def _health(self, _request: HealthReport) -> dict[str, Any]:

@@ -85,7 +85,7 @@ class HostChecks:
         self._asking_gpus = False
         self._next_peer = 0
         self._asked_peers: set[str] = set()
-        self._kept = len(self.history.events)
+        self._unsaved = False
 
     def start(self) -> None:
         """Begin the rounds."""
@@ -106,13 +106,12 @@ class HostChecks:
         before = len(self.history.events), self.history.events[-1] if self.history.events else None
         self.results = self.history.take(self._results(now_s), now)
         changed = before != (len(self.history.events), self.history.events[-1] if self.history.events else None)
-        if changed or now_s - self._probed_s >= self._probe_s:
+        self._unsaved = self._unsaved or changed
+        if self._unsaved or now_s - self._probed_s >= self._probe_s:
             data = json.dumps({"events": self.history.to_plain()}).encode("ascii")
-            if self._disk.begin({self._file: data} if changed or not self._file_is_there() else {}):
-                self._probed_s = now_s
-
-    def _file_is_there(self) -> bool:
-        return self._file.exists()
+            # While the last write is not back it stays unsaved: the next round tries again.
+            if self._disk.begin({self._file: data} if self._unsaved else {}):
+                self._probed_s, self._unsaved = now_s, False
 
     def _results(self, now_s: float) -> list[CheckResult]:
         pressure = read_pressure()

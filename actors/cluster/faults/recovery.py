@@ -11,7 +11,7 @@ from time import time
 from typing import Any
 
 from actorgrid.actors.ledger.commands import BeginRecovery, DrainHost, EndRecovery
-from actorgrid.actors.ledger.record_types import HostRecord
+from actorgrid.actors.ledger.record_types import NO_HOST, HostRecord
 from actorgrid.actors.ledger.recovery_records import ESCALATION, RELEASE
 from actorgrid.errors import ActorGridError, LedgerRefused
 from actorgrid.supervisors.server import Server
@@ -118,7 +118,8 @@ class HostRecovery:
         events = () if told is None else events_of(told[1].get("events"))
         if host_id != self._server.host.host_id:
             history = self._seen.setdefault(host_id, FailureHistory(self._checks.history.repeat_s))
-            results = (*results, *history.take(self._leaders_view(host_id, away, lost, quiet_s), now))
+            view = self._leaders_view(host_id, record, away, quiet_s)
+            results = (*results, *history.take(view, now))
             events = tuple(sorted((*events, *history.events), key=lambda event: event.at))
         return HostPicture(
             host_id,
@@ -132,11 +133,16 @@ class HostRecovery:
             host_id in self._acting,
         )
 
-    def _leaders_view(self, host_id: str, away: bool, lost: bool, quiet_s: float) -> list[CheckResult]:
+    def _leaders_view(self, host_id: str, record: HostRecord, away: bool, quiet_s: float) -> list[CheckResult]:
         """What only others can say of a host: whether it is there, and its FaultDetector."""
-        quiet = {"quiet_s": round(quiet_s, 1), "witnesses": float(len(self.witnesses(host_id)))}
+        witnesses = self.witnesses(host_id)
+        quiet = {"quiet_s": round(quiet_s, 1), "witnesses": float(len(witnesses))}
         if away:
+            lost = record["state"] == "lost"
             reason = "the ledger has lost it" if lost else f"nothing is heard of it for {quiet_s:.0f} s"
+            return [CheckResult("reachable", CheckStatus.FAILED, reason, quiet)]
+        if record.get("unreachable"):
+            reason = f"{len(witnesses)} hosts do not reach it, though the ledger hears of it"
             return [CheckResult("reachable", CheckStatus.FAILED, reason, quiet)]
         found = [CheckResult("reachable", CheckStatus.OK, "", quiet)]
         rounds = self._unanswered.get(host_id, 0)
@@ -146,8 +152,9 @@ class HostRecovery:
         return found
 
     def witnesses(self, host_id: str) -> dict[str, str]:
-        """The hosts that cannot reach this one, and why, as they have told."""
-        found = {}
+        """The hosts that cannot reach this one, and why: by their calls, and by membership's probes."""
+        mark = self._ledger.hosts.get(host_id, NO_HOST).get("unreachable")
+        found = dict.fromkeys([] if mark is None else mark["witnesses"], "its probes are not answered")
         for witness, (_, report) in self._reports.items():
             pairs = report.get("pairs")
             pair = pairs.get(host_id) if isinstance(pairs, dict) else None

@@ -22,6 +22,7 @@ import actorgrid
 from actorgrid.actors.gateway.blobs import BlobStore
 from actorgrid.actors.gateway.routes import (
     cluster,
+    faults,
     health,
     hosts,
     inspect,
@@ -65,6 +66,7 @@ log = logging.getLogger("actorgrid.gateway")
 _SUBJECTS = (
     health,
     cluster,
+    faults,
     hosts,
     quotas,
     tokens,
