@@ -128,13 +128,15 @@ def decide(
     """What to do now, and the outlook of every host. At most as many begin as the fuse allows."""
     decisions: list[Decision] = []
     outlooks: dict[str, HostOutlook] = {}
-    faulty = sum(picture.faulty for picture in pictures)
+    # What somebody works on may look as it likes: it says nothing about the others.
+    judged = [picture for picture in pictures if maintained(picture.record, now) is None]
+    faulty = sum(picture.faulty for picture in judged)
     engaged = sum(is_engaged(picture, now) for picture in pictures)
     serving = sum(not picture.lost and not picture.away and not picture.faulty for picture in pictures)
     # Who has failed most goes first, so that the fuse leaves out those that can wait best.
     ranked = sorted(pictures, key=lambda each: (-len(counted(each, policy, now)), each.host_id))
     for picture in ranked:
-        fuse = Fuse(len(pictures), faulty, engaged)
+        fuse = Fuse(len(judged), faulty, engaged)
         around = Circumstances(policy, fuse, now, len(pictures), frozenset(actions), serving)
         outlook = outlook_of(picture, around)
         outlooks[picture.host_id] = outlook

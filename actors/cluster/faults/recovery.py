@@ -97,6 +97,8 @@ class HostRecovery:
             if isinstance(told.get(host_id), dict):
                 self._reports[host_id] = (now_s, told[host_id])
                 self._unanswered[host_id] = 0
+            elif host_id in self._ledger.absent:
+                self._unanswered[host_id] = 0  # nothing of it answers: that is another trouble
             elif self._checks.lateness < 2.0:  # else answers may wait in our own queue
                 self._unanswered[host_id] = self._unanswered.get(host_id, 0) + 1
 
