@@ -47,7 +47,8 @@ ASK_S = 1.0
 """For a host to answer over a link that it is there; whoever is asked about it gets half a second more."""
 QUERY_S = 5.0
 PROPOSE_S = 5.0
-FAREWELL_S = 1.0
+FAREWELL_S = 0.5
+"""At most, for a host that stops: whoever has not heard of it by then hears of it from others."""
 JOINED_BY = 3
 """Members that a host which comes up exchanges full states with at once."""
 STATUS_MEMBERS = 100

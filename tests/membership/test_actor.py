@@ -14,6 +14,7 @@ import pytest
 
 from actorgrid.actors.consensus.ledger_check import _command
 from actorgrid.actors.gateway.server.hub import view_change
+from actorgrid.actors.host.children import CHILDREN, OF_A_CLUSTER, of_a_cluster
 from actorgrid.actors.ledger.commands import ChangeMember, MarkUnreachable, RotateGossipKey
 from actorgrid.actors.ledger.entry_codec import encode_entry
 from actorgrid.actors.ledger.messages import Propose
@@ -23,6 +24,7 @@ from actorgrid.actors.membership.packets import GOSSIP, PING, Packet
 from actorgrid.actors.membership.records import DEAD, MemberStatus, first_incarnation
 from actorgrid.actors.membership.seal import DatagramSeal, Keyring
 from actorgrid.actors.raft.messages import Entry
+from actorgrid.configs.schema import Settings
 from actorgrid.errors import BadRequest, LedgerRefused, PortInUse
 from actorgrid.supervisors.inspection import shown_message
 from tests.consensus.rig import AT
@@ -206,6 +208,14 @@ def test_a_host_alone_in_its_cluster_has_no_secret(make_town: MakeTown) -> None:
     host = town.hosts["a"]
     town.until(lambda: "only member" in host.server.status()["reason"], "it says why")
     assert town.ledger.gossip_key.number == 0
+
+
+def test_the_server_is_one_of_a_clusters_hosts_unless_it_is_switched_off() -> None:
+    settings = Settings()
+    assert "membership" in {spec.id for spec in of_a_cluster(settings)}
+    assert "membership" not in {spec.id for spec in CHILDREN}, "a host that is alone has nobody to ask"
+    settings.cluster.membership = "off"
+    assert {spec.id for spec in OF_A_CLUSTER} - {spec.id for spec in of_a_cluster(settings)} == {"membership"}
 
 
 def test_a_socket_counts_what_it_cannot_send_and_lives() -> None:

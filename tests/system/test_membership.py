@@ -6,7 +6,9 @@ The same on hosts of one process: tests/membership.
 from __future__ import annotations
 
 import json
+import os
 import re
+import signal
 import socket
 from collections.abc import Iterator
 from typing import Any
@@ -54,8 +56,16 @@ def whole(cluster: NetCluster) -> Iterator[None]:
 
 
 def inspected(cluster: NetCluster, number: int) -> dict[str, Any]:
-    found: dict[str, Any] = cluster[number].ask("GET", "/api/inspect/membership")["inspect"]["status"]
-    return found
+    found = cluster[number].ask("GET", "/api/inspect/membership")["inspect"]
+    return {"state": "down"} if found is None else dict(found["status"])
+
+
+def restarted(cluster: NetCluster, number: int) -> bool:
+    """Whether the server answers again, and runs the core."""
+    try:
+        return bool(inspected(cluster, number)["state"] == "on")
+    except ActorGridError:
+        return False
 
 
 def alive(cluster: NetCluster, number: int) -> int:
@@ -94,9 +104,10 @@ def test_a_host_that_is_cut_off_is_marked_by_witnesses_and_left_to_its_leases(cl
     )
     assert "reached by nobody" in finding[0]["found"]
     until(lambda: listed(cluster, leader, victim)["health"] == "lost", "its leases are over", within_s=60)
-    (loss,) = [each for each in entries(cluster, leader, "lose_host") if each["host"] == host_id]
-    (mark,) = [each for each in entries(cluster, leader, "mark_unreachable") if each["host"] == host_id]
-    assert loss["at"] - loss["heard_at"] > MAX_ISOLATION_S and mark["at"] < loss["at"]
+    losses = [each for each in entries(cluster, leader, "lose_host") if each["host"] == host_id]
+    marks = [each for each in entries(cluster, leader, "mark_unreachable") if each["host"] == host_id]
+    assert all(loss["at"] - loss["heard_at"] > MAX_ISOLATION_S for loss in losses), "no mark makes it sooner"
+    assert min(mark["at"] for mark in marks) < min(loss["at"] for loss in losses)
     cluster.wires.heal()
     until(lambda: listed(cluster, leader, victim)["unreachable"] is None, "it is reached again", within_s=60)
     until(lambda: listed(cluster, leader, victim)["health"] == "healthy", "it takes work again", within_s=60)
@@ -131,6 +142,25 @@ def test_a_host_that_hears_and_is_not_heard_is_marked(cluster: NetCluster) -> No
     cluster.wires.heal()
     until(lambda: listed(cluster, leader, victim)["unreachable"] is None, "it is reached again", within_s=60)
     until(lambda: listed(cluster, leader, victim)["health"] == "healthy", "it takes work again", within_s=60)
+
+
+def test_killed_servers_and_a_host_that_stood_still_come_back(cluster: NetCluster) -> None:
+    leader = cluster.leader()
+    victim = other_than(cluster, leader)
+    before = len(entries(cluster, leader, "mark_unreachable"))
+    for number in (leader, victim):
+        pid = cluster[number].pid_of("membership")
+        assert pid is not None
+        os.kill(pid, signal.SIGKILL)
+        until(lambda number=number: restarted(cluster, number) and alive(cluster, number) == HOSTS, "it is back")
+    assert all(inspected(cluster, number)["refused"].get("replayed", 0) == 0 for number in cluster.hosts)
+    assert len(entries(cluster, leader, "mark_unreachable")) == before, "nobody was marked meanwhile"
+    cluster[victim].pause()
+    until(lambda: listed(cluster, leader, victim)["unreachable"], "who stands still is marked", within_s=30)
+    cluster[victim].go_on()
+    until(lambda: listed(cluster, leader, victim)["unreachable"] is None, "and is reached again", within_s=60)
+    others = [number for number in cluster.hosts if number != victim]
+    assert not any(listed(cluster, leader, number)["unreachable"] for number in others), "it accused nobody as it woke"
 
 
 def test_a_third_of_all_frames_lost_kills_nobody(cluster: NetCluster) -> None:
