@@ -27,7 +27,6 @@ from actorgrid.supervisors.server import handles
 from ..ledger.client import LedgerClient, LedgerFollower
 from ..ledger.messages import Applied, LedgerSnapshot, Query
 from ..links.messages import AskHost, AskHosts, CastPackets
-from .core import MembershipCore
 from .datagrams import DatagramSocket
 from .instructions import AskByLink, FarewellSaid, MemberChanged, MemberUnreachable, SendPacket, SendState
 from .messages import ReachedBy, Reaches, StateCame
@@ -35,6 +34,7 @@ from .packets import decode_state, encode_state
 from .profiles import PROFILES, MembershipProfile
 from .records import ALIVE, DEAD, STATES, MemberStatus, first_incarnation
 from .seal import SECRET_BYTES, DatagramSeal, Keyring
+from .sited_core import SitedCore
 from .unreachability import ASKED_MAX, AT_ONCE_MAX, gathered, open_cases
 
 TARGET = "membership"
@@ -67,7 +67,7 @@ class Membership(LedgerFollower):
         self._ledger = LedgerClient(self, self._on_snapshot, self._on_applied, jobs="none")
         self._dice = random.SystemRandom()
         self._off = "it has not begun yet"
-        self._core: MembershipCore | None = None
+        self._core: SitedCore | None = None
         self._timer: Timer | None = None
         self._timer_at = 0.0
         self._looking = self._look_again = False
@@ -99,6 +99,7 @@ class Membership(LedgerFollower):
                 self._removed(name)
             for name in self._ledger.members.keys() - self._core.table.records.keys():
                 self._admitted(name)
+            self._core.set_sites(self._sites(), self._now())
             self._carry_out()
         self._look_soon()
 
@@ -109,7 +110,9 @@ class Membership(LedgerFollower):
                 self._removed(identity)
             elif kind in ("member", "host") and identity in self._ledger.members:
                 self._admitted(identity)
-        if kinds & {"member", "host"}:
+        if kinds & {"member", "host"} and self._core is not None:
+            if "member" in kinds:
+                self._core.set_sites(self._sites(), self._now())
             self._carry_out()
         if kinds & {"member", "gossip_key", "leader"}:
             self._look_soon()
@@ -131,6 +134,10 @@ class Membership(LedgerFollower):
             core.admit(name)
             if known is not None:
                 core.hear(known)
+
+    def _sites(self) -> dict[str, str]:
+        """The site of each member that said one."""
+        return {name: site for name, member in self._ledger.members.items() if (site := member.get("site"))}
 
     def _known(self, name: str) -> MemberStatus | None:
         """What the ledger knows of another member; ``None`` for one that has not come up yet: nobody is to look for it
@@ -211,7 +218,7 @@ class Membership(LedgerFollower):
         self._seal = DatagramSeal(self._own, life, self._keys, counter)
         known = [status for name in self._ledger.members if (status := self._known(name)) is not None]
         address = enrolment.listens["join"]
-        self._core = MembershipCore(self._own, address, life, self._profile(), self._dice, self._now(), known)
+        self._core = SitedCore(self._own, address, life, self._profile(), self._dice, self._now(), known, self._sites())
         self.runtime.watch(self._socket.fileno(), self._read)
         first = [status.address for status in known if status.state == ALIVE]
         self._core.join(self._dice.sample(first, min(JOINED_BY, len(first))), self._now())

@@ -49,8 +49,15 @@ class MemberUnreachable(NamedTuple):
     witnesses: tuple[str, ...]
 
 
+class SiteReached(NamedTuple):
+    """Another site is reached, or is not any more, by this host, which relays to it. Of its hosts that says nothing."""
+
+    site: str
+    reached: bool
+
+
 class FarewellSaid(NamedTuple):
     """This host's leaving was passed on as often as news are; it may close its socket."""
 
 
-Instruction = SendPacket | SendState | AskByLink | MemberChanged | MemberUnreachable | FarewellSaid
+Instruction = SendPacket | SendState | AskByLink | MemberChanged | MemberUnreachable | SiteReached | FarewellSaid

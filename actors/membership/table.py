@@ -25,10 +25,11 @@ class MemberTable:
     there are, and who is new stands anywhere among those still to come.
     """
 
-    __slots__ = ("_dice", "_names", "_place", "reachable", "records")
+    __slots__ = ("_dice", "_names", "_near", "_place", "reachable", "records")
 
     def __init__(self, own: str, dice: RandomSource, records: Iterable[MemberStatus] = ()) -> None:
         self._dice = dice
+        self._near: Callable[[str], bool] = lambda name: True
         self.records = {record.name: record for record in records if record.name != own}
         self._names = list(self.records)
         self._place = 0
@@ -44,7 +45,8 @@ class MemberTable:
         before = self.records.get(record.name)
         self.records[record.name] = record
         if before is None:
-            self._names.append(record.name)
+            if self._near(record.name):
+                self._names.append(record.name)
         else:
             self.reachable -= before.state <= SUSPECT
         self.reachable += record.state <= SUSPECT
@@ -55,10 +57,16 @@ class MemberTable:
         before = self.records.pop(name, None)
         if before is not None:
             self.reachable -= before.state <= SUSPECT
-            place = self._names.index(name)
-            self._names[place] = self._names[-1]
-            self._names.pop()
+            if self._near(name):
+                place = self._names.index(name)
+                self._names[place] = self._names[-1]
+                self._names.pop()
         return before
+
+    def set_near(self, near: Callable[[str], bool]) -> None:
+        """Turn only to members of whom *near* is true from now on."""
+        self._near = near
+        self._names = [name for name in self.records if near(name)]
 
     def turn(self) -> MemberStatus | None:
         """Whose turn it is to be probed: nobody's where nobody is reachable."""
@@ -83,7 +91,7 @@ class MemberTable:
         names, random = self._names, self._dice.random
         found: list[MemberStatus] = []
         if len(names) <= 4 * count:
-            candidates = [record for record in self.records.values() if fits(record)]
+            candidates = [record for name in names if fits(record := self.records[name])]
             while candidates and len(found) < count:
                 found.append(candidates.pop(int(random() * len(candidates))))
             return found

@@ -8,6 +8,7 @@ from actorgrid.actors.membership.core import MembershipCore
 from actorgrid.actors.membership.records import MemberStatus
 from actorgrid.actors.membership.replay_window import ReplayWindow
 from actorgrid.actors.membership.seal import DatagramSeal
+from actorgrid.actors.membership.sited_core import SitedCore
 
 from .scenarios import GossipParts, play
 from .simulation import GossipHost
@@ -62,6 +63,20 @@ class TakesReplays(DatagramSeal):
     window_class = _TakesAllAgain
 
 
+class JudgesAfar(SitedCore):
+    """Hosts of other sites are probed and judged as those of the own."""
+
+    def _is_near(self, name: str) -> bool:
+        return True
+
+
+class OneRelayForEver(SitedCore):
+    """The same host relays for its site, also when it is dead."""
+
+    def _first(self, order: list[str]) -> list[str]:
+        return order[:1]
+
+
 @dataclass(frozen=True, slots=True)
 class GossipMutant:
     """What is wrong, in which part, and the scenario that shows it."""
@@ -88,6 +103,10 @@ MUTANTS = {
         "A host that stood still judges others by the time that it missed.",
         GossipParts(core=_JudgesAtOnce),
         "sleepers",
+    ),
+    "judges_afar": GossipMutant((JudgesAfar.__doc__ or "").strip(), GossipParts(core=JudgesAfar), "site_cut"),
+    "one_membership_relay": GossipMutant(
+        (OneRelayForEver.__doc__ or "").strip(), GossipParts(core=OneRelayForEver), "site_relays_die"
     ),
     "takes_replays": GossipMutant((TakesReplays.__doc__ or "").strip(), GossipParts(seal=TakesReplays), "replays"),
 }

@@ -12,6 +12,7 @@ from actorgrid.actors.membership.packets import GOSSIP, Packet
 from actorgrid.actors.membership.profiles import PROFILES
 from actorgrid.actors.membership.records import ALIVE, INCARNATION_MAX, LEFT, SUSPECT
 from actorgrid.actors.membership.seal import DatagramSeal
+from actorgrid.actors.membership.sited_core import SitedCore
 from actorgrid.chaos.simulator.rng import stream
 from actorgrid.errors import BadRequest
 
@@ -25,7 +26,7 @@ PROFILE = PROFILES["lan"]
 class GossipParts:
     """What a host is made of: the real parts, or one with a bug planted in it."""
 
-    core: type[MembershipCore] = MembershipCore
+    core: type[MembershipCore] = SitedCore
     host: type[GossipHost] = GossipHost
     seal: type[DatagramSeal] = DatagramSeal
 
@@ -33,7 +34,9 @@ class GossipParts:
 class GossipRun:
     """A simulation with a record of who was declared dead by whom, and with which witnesses."""
 
-    def __init__(self, seed: int, parts: GossipParts, loss: float = 0.0, wire: bool = False) -> None:
+    def __init__(
+        self, seed: int, parts: GossipParts, loss: float = 0.0, wire: bool = False, sites: int = 1, far_s: float = 0.0
+    ) -> None:
         self.simulation = GossipSimulation(
             HOSTS,
             PROFILE,
@@ -43,7 +46,9 @@ class GossipRun:
             core_class=parts.core,
             host_class=parts.host,
             seal_class=parts.seal,
+            sites=sites,
         )
+        self.simulation.network.far_delay_s = far_s
         self.dice = stream(seed, "scenario")
         self.names = list(self.simulation.hosts)
         self.verdicts: dict[str, tuple[str, ...]] = {}
@@ -246,6 +251,54 @@ def farewell(seed: int, parts: GossipParts) -> str:
     return run.invented()
 
 
+def site_cut(seed: int, parts: GossipParts) -> str:
+    """One site of three, 20 to 200 ms away, is cut off for a minute: its relays say so, and nobody is held for dead."""
+    run = GossipRun(seed, parts, loss=0.05, sites=3, far_s=(0.01, 0.04, 0.1)[seed % 3])
+    run.play(10)
+    hosts = run.simulation.hosts.values()
+    for host in hosts:
+        host.side = int(host.site == "site2")
+    run.simulation.network.cut |= {(0, 1), (1, 0)}
+    run.play(60)
+    if run.verdicts:
+        return run.invented()
+    for site in ("site0", "site1"):
+        cores = [host.core for host in hosts if host.site == site]
+        if not any(isinstance(core, SitedCore) and "site2" in core.unreached_sites for core in cores):
+            return f"nobody at {site} says that site2 is not reached"
+    run.simulation.network.cut.clear()
+    run.play(60)
+    if any(isinstance(host.core, SitedCore) and host.core.unreached_sites for host in hosts):
+        return "a site is still held for unreached"
+    run.simulation.network.loss = 0.0
+    run.play(30)
+    return run.invented() or run.disagreement()
+
+
+def site_relays_die(seed: int, parts: GossipParts) -> str:
+    """Of each site the relays die, and then one more: the others take their place, and all come to know."""
+    run = GossipRun(seed, parts, loss=0.03, sites=3, far_s=0.04)
+    run.play(10)
+    hosts = run.simulation.hosts
+    for site in ("site0", "site1", "site2"):
+        here = [host for host in hosts.values() if host.site == site]
+        relays = [host for host in here if isinstance(host.core, SitedCore) and host.core.relays_to(_next_site(site))]
+        for host in relays[:2]:
+            run.simulation.kill(host.name)
+    run.play(30)
+    name = next(host.name for host in hosts.values() if host.up)
+    run.simulation.kill(name)
+    run.play(30)
+    run.simulation.network.loss = 0.0
+    # Full states between sites: each minute, or when this many are few.
+    run.play(90)
+    return run.disagreement()
+
+
+def _next_site(site: str) -> str:
+    return {"site0": "site1", "site1": "site2", "site2": "site0"}[site]
+
+
 SCENARIOS: dict[str, Callable[[int, GossipParts], str]] = {
     each.__name__: each
     for each in (
@@ -260,6 +313,8 @@ SCENARIOS: dict[str, Callable[[int, GossipParts], str]] = {
         sleepers,
         replays,
         farewell,
+        site_cut,
+        site_relays_die,
     )
 }
 

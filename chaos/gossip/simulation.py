@@ -25,6 +25,7 @@ from actorgrid.actors.membership.packets import (
 from actorgrid.actors.membership.profiles import MembershipProfile
 from actorgrid.actors.membership.records import ALIVE, DEAD, SUSPECT, MemberStatus, first_incarnation
 from actorgrid.actors.membership.seal import DatagramSeal, Keyring
+from actorgrid.actors.membership.sited_core import SitedCore
 from actorgrid.chaos.simulator.rng import stream
 
 SOCKET_PACKETS_MAX = 256
@@ -36,11 +37,13 @@ Seen = Callable[["GossipHost", MemberChanged | MemberUnreachable, float], None]
 
 @dataclass(slots=True)
 class GossipNetwork:
-    """``delay_s``: least and most of a packet's way. ``cut``: pairs of sides between which nothing passes, in that
-    direction. ``played_again``: with ``wire``, the share of datagrams that come once more, much later."""
+    """``delay_s``: least and most of a packet's way; between two sites ``far_delay_s`` more. ``cut``: pairs of
+    sides between which nothing passes, in that direction. ``played_again``: with ``wire``, the share of
+    datagrams that come once more, much later."""
 
     loss: float = 0.0
     delay_s: tuple[float, float] = (0.0002, 0.002)
+    far_delay_s: float = 0.0
     cut: set[tuple[int, int]] = field(default_factory=set)
     played_again: float = 0.0
 
@@ -58,12 +61,15 @@ class GossipHost:
         "core",
         "datagram_bytes",
         "datagrams",
+        "far_bytes",
+        "far_datagrams",
         "inbox",
         "life",
         "name",
         "scheduled_at",
         "seal",
         "side",
+        "site",
         "standing_until",
         "state_bytes",
         "up",
@@ -76,6 +82,7 @@ class GossipHost:
         self.seal: DatagramSeal | None = None
         self.life = 0
         self.side = 0
+        self.site = ""
         self.clock_s = 0.0
         self.up = False
         self.standing_until = -inf
@@ -84,6 +91,8 @@ class GossipHost:
         self.datagrams = 0
         self.datagram_bytes = 0
         self.state_bytes = 0
+        self.far_datagrams = 0
+        self.far_bytes = 0
 
     def time(self, now: float) -> float:
         """What the core is told of the time."""
@@ -104,9 +113,10 @@ class GossipSimulation:
         *,
         loss: float = 0.0,
         wire: bool = False,
-        core_class: type[MembershipCore] = MembershipCore,
+        core_class: type[MembershipCore] = SitedCore,
         host_class: type[GossipHost] = GossipHost,
         seal_class: type[DatagramSeal] = DatagramSeal,
+        sites: int = 1,
     ) -> None:
         self.now = 0.0
         self.profile = profile
@@ -121,9 +131,13 @@ class GossipSimulation:
         self._core_class, self._host_class, self._seal_class = core_class, host_class, seal_class
         self._queue: list[tuple[float, int, GossipHost | None, object, str]] = []
         self._asked = 0
+        self._sites = sites
+        self._site_of: dict[str, str] = {}
         self._opened: set[tuple[str, bytes]] = set()
         names = [f"host-{number:04d}" for number in range(hosts)]
         known = [MemberStatus(name, _address(name), first_incarnation(1), ALIVE, name) for name in names]
+        if sites > 1:
+            self._site_of = {name: f"site{number % sites}" for number, name in enumerate(names)}
         for name in names:
             self.start(name, known)
 
@@ -141,6 +155,10 @@ class GossipSimulation:
         dice = stream(self._seed, f"{name}/{host.life}")
         at = host.time(self.now)
         host.core = self._core_class(name, host.address, host.life, self.profile, dice, at, known)
+        if self._sites > 1:
+            assert isinstance(host.core, SitedCore), "only such a core knows sites"
+            host.site = self._site_of.setdefault(name, f"site{len(self._site_of) % self._sites}")
+            host.core.set_sites(self._site_of, at)
         if self._wire:
             host.seal = self._seal_class(name, host.life, Keyring(1, SECRET))
         if join:
@@ -243,19 +261,26 @@ class GossipSimulation:
         else:
             host.datagram_bytes += packet_bytes(packet)
         receiver = self._by_address.get(to)
+        far = receiver is not None and receiver.site != host.site
+        if far:
+            host.far_datagrams += 1
+            host.far_bytes += packet_bytes(packet)
         if receiver is None or (network.loss and self._random() < network.loss):
             return
         if network.cut and (host.side, receiver.side) in network.cut:
             return
         least, most = network.delay_s
+        least, most = (least + network.far_delay_s, most + network.far_delay_s) if far else (least, most)
         self._push(self.now + least + (most - least) * self._random(), receiver, what, host.address)
         if network.played_again and self._random() < network.played_again:
             self._push(self.now + 5.0 * self._random(), receiver, what, host.address)
 
     def _send_state(self, host: GossipHost, to: str, state: FullState) -> None:
         """Over a link: what is lost is sent again by it, so it comes later; through a cut it does not come."""
-        host.state_bytes += 80 + sum(map(record_bytes, state.records))
+        size = 80 + sum(map(record_bytes, state.records))
+        host.state_bytes += size
         receiver = self._by_address.get(to)
+        host.far_bytes += size if receiver is not None and receiver.site != host.site else 0
         if receiver is None or (host.side, receiver.side) in self.network.cut:
             return
         if (receiver.side, host.side) in self.network.cut:
