@@ -67,7 +67,7 @@ from .submissions import Submissions
 
 VERSION_TOLD_S = 600.0
 """A minority waits for the others to come back."""
-SITE_AGAIN_S = 10.0
+SITE_AGAIN_S = 5.0
 T = TypeVar("T")
 RECENT_JOBS = 1000
 """Ended jobs answered from memory; older ones are read from the ledger's history."""
@@ -104,8 +104,11 @@ class ClusterManager(LedgerFollower):
         self._planned_restart = PlannedRestart(self, self._ledger)
         await self._ledger.start()
         self._planned_restart.look(self._ledger.hosts.get(self.host.host_id))
-        self.spawn(self._tell_version())
-        self.spawn(self._tell_site())
+        self.spawn(self._tell_of_itself())
+
+    async def _tell_of_itself(self) -> None:
+        await self._tell_version()
+        await self._tell_site()
 
     async def _tell_version(self) -> None:
         """Tell the cluster which software this host runs now, and which ledger version it knows."""
@@ -124,7 +127,7 @@ class ClusterManager(LedgerFollower):
             try:
                 await self._ledger.propose(commands.ChangeMember(self.host.host_id, site=site), VERSION_TOLD_S)
             except ActorGridError as error:
-                self.log.warning("the cluster does not know this host's site yet: %s", error)
+                self.log.info("the cluster does not know this host's site yet: %s", error)
                 await self.sleep(SITE_AGAIN_S)
 
     def peer_restarted(self, name: str) -> None:
