@@ -8,8 +8,8 @@ Bound: 64 addresses, of which the given ones come first.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from typing import NamedTuple
+from collections.abc import Iterable, Mapping
+from typing import Any, NamedTuple
 from urllib.parse import urlsplit
 
 from actorgrid.errors import BadRequest
@@ -55,6 +55,16 @@ def read_addresses(urls: str) -> tuple[Address, ...]:
     if not 1 <= len(found) <= ADDRESSES_MAX:
         raise BadRequest("not the URLs of hosts", asked=urls[:200], found=f"{len(found)}", hint=f"1 to {ADDRESSES_MAX}")
     return found
+
+
+def nearest_first(here: str, members: Iterable[Mapping[str, Any]]) -> list[str]:
+    """The URLs of *members* (of ``/api/members``): those at the site of the host *here*, which answered, before others.
+
+    Whoever chose that host is near it: another of its site is the better one to go on with.
+    """
+    known = list(members)
+    site = next((each.get("site") for each in known if each.get("host_id") == here), None)
+    return [each["url"] for each in sorted(known, key=lambda each: each.get("site") != site) if each["url"]]
 
 
 class Addresses:

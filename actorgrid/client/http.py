@@ -35,7 +35,7 @@ from actorgrid.errors import (
     error_from_dict,
 )
 
-from .addresses import Address, Addresses, read_address, read_addresses
+from .addresses import Address, Addresses, nearest_first, read_address, read_addresses
 
 if TYPE_CHECKING:
     from .pinned import PinnedAuthority
@@ -304,7 +304,7 @@ class AdminHttp:
             self._learn_at = now + LEARN_EVERY_S
         try:
             found = self._once(at, "GET", "/api/members", None, None, True, LEARN_S)
-            members = [read_address(member["url"]) for member in found["members"] if member["url"]]
+            members = [read_address(url) for url in nearest_first(found["here"], found["members"])]
         except (ActorGridError, OSError, http.client.HTTPException, _NotSentError, KeyError, TypeError):
             return  # an older host, or one that is going: asked again in a while
         with self._lock:

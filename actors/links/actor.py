@@ -329,11 +329,16 @@ class Links(LedgerFollower):
             raise
 
     async def _voters(self) -> list[str]:
-        """The hosts that vote, whoever answers soonest first."""
+        """The hosts that vote, whoever answers soonest first: with a link, and of this site."""
         status: LedgerStatus = await self.call("consensus", Query("status"))
         members = self._ledger.members
         voters = [host_id for host_id, member in members.items() if member["node"] in status["voters"]]
-        return sorted(voters, key=lambda host_id: not self._net.reachable(host_id))
+        return sorted(voters, key=lambda host_id: (not self._net.reachable(host_id), not self._near(host_id)))
+
+    def _near(self, host_id: str) -> bool:
+        """Whether that member is at this host's site."""
+        here, there = self._ledger.members.get(self.host.host_id), self._ledger.members.get(host_id)
+        return here is not None and there is not None and here.get("site", "") == there.get("site", "")
 
     def _likely_hosts(self, voters: list[str]) -> list[str]:
         """The hosts that may have a payload: the voters, and the one that took the job."""

@@ -70,7 +70,7 @@ class JudgesAfar(SitedCore):
         return True
 
 
-class OneRelayForEver(SitedCore):
+class OneMembershipRelay(SitedCore):
     """The same host relays for its site, also when it is dead."""
 
     def _first(self, order: list[str]) -> list[str]:
@@ -106,7 +106,7 @@ MUTANTS = {
     ),
     "judges_afar": GossipMutant((JudgesAfar.__doc__ or "").strip(), GossipParts(core=JudgesAfar), "site_cut"),
     "one_membership_relay": GossipMutant(
-        (OneRelayForEver.__doc__ or "").strip(), GossipParts(core=OneRelayForEver), "site_relays_die"
+        (OneMembershipRelay.__doc__ or "").strip(), GossipParts(core=OneMembershipRelay), "site_relays_die"
     ),
     "takes_replays": GossipMutant((TakesReplays.__doc__ or "").strip(), GossipParts(seal=TakesReplays), "replays"),
 }

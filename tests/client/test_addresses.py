@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
-from actorgrid.client.addresses import ADDRESSES_MAX, Addresses, read_address, read_addresses
+from actorgrid.client.addresses import ADDRESSES_MAX, Addresses, nearest_first, read_address, read_addresses
 from actorgrid.errors import BadRequest
 
 A, B, C = (read_address(f"https://10.0.0.{number}:7400") for number in (1, 2, 3))
@@ -52,3 +54,21 @@ def test_addresses_are_read_between_commas() -> None:
     for wrong in ("", ",", "a:1", "https://a:x", ",".join(f"https://h{n}" for n in range(65))):
         with pytest.raises(BadRequest):
             read_addresses(wrong)
+
+
+def test_hosts_of_the_same_site_as_the_one_that_answered_come_first() -> None:
+    def member(host_id: str, site: str | None, url: str | None = "") -> dict[str, Any]:
+        return {"host_id": host_id, "site": site, "url": f"https://{host_id}:1" if url == "" else url}
+
+    members = [
+        member("a", "east"),
+        member("b", "west"),
+        member("c", None),
+        member("d", "west"),
+        member("e", "west", None),
+    ]
+    assert nearest_first("b", members) == ["https://b:1", "https://d:1", "https://a:1", "https://c:1"]
+    unlabelled = [member("a", None), member("b", None)]
+    assert nearest_first("b", unlabelled) == ["https://a:1", "https://b:1"]
+    older = [{"host_id": "a", "url": "https://a:1"}, {"host_id": "b", "url": "https://b:1"}]
+    assert nearest_first("b", older) == ["https://a:1", "https://b:1"]

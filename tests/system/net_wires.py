@@ -69,7 +69,7 @@ class Wires:
         self._prefix = f"agt{os.getpid()}"
         self._rules: list[str] = []
         _sweep()
-        switch = self._switch = f"{self._prefix}-switch"
+        switch = self.switch = f"{self._prefix}-switch"
         _run("ip", "netns", "add", switch)
         _run("ip", "-n", switch, "link", "add", "br0", "type", "bridge", "stp_state", "0")
         _run("ip", "-n", switch, "link", "set", "br0", "up")
@@ -91,11 +91,15 @@ class Wires:
         """Where the others reach it."""
         return f"10.99.0.{host}"
 
+    def in_switch(self, *words: str) -> None:
+        """Run ``ip`` with *words* in the namespace of the bridge."""
+        _run("ip", "-n", self.switch, *words)
+
     def close(self) -> None:
         """End all that lives in the namespaces, and take them down."""
         for host in self.hosts:
             self.kill(host)
-        _remove([self.namespace(host) for host in self.hosts] + [self._switch])
+        _remove([self.namespace(host) for host in self.hosts] + [self.switch])
 
     # -- faults of the wires
 
@@ -124,11 +128,11 @@ class Wires:
         rules = "\n  ".join(self._rules)
         chain = f"chain forward {{ type filter hook forward priority 0; policy accept;\n  {rules}\n }}"
         text = f"table {TABLE} {{ }}\ndelete table {TABLE}\ntable {TABLE} {{\n {chain}\n}}\n"
-        _run("ip", "netns", "exec", self._switch, "nft", "-f", "-", text=text)
+        _run("ip", "netns", "exec", self.switch, "nft", "-f", "-", text=text)
 
     def plug(self, host: int, there: bool) -> None:
         """Put its cable in, or pull it."""
-        _run("ip", "-n", self._switch, "link", "set", f"p{host}", "up" if there else "down")
+        _run("ip", "-n", self.switch, "link", "set", f"p{host}", "up" if there else "down")
 
     # -- faults of hosts
 
