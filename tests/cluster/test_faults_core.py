@@ -156,6 +156,17 @@ def test_a_host_that_flaps_is_held_back_until_its_penalty_has_decayed() -> None:
     assert town.transcript[-1][0] > 1500
 
 
+def test_a_host_that_is_well_for_a_while_each_time_is_held_back_all_the_same() -> None:
+    town = Town()
+    for _ in range(4):
+        town.faults["h1"] = "server:gateway"
+        town.run(10)
+        town.faults.clear()
+        town.run(80)
+    assert [action for _, _, action in town.transcript].count(RELEASE) == 2, "after the third it is not believed"
+    assert town.outlooks["h1"].damping.suppressed and town.ledger.recoveries["h1"]["level"] >= 1
+
+
 def test_failures_of_a_maintenance_window_never_count() -> None:
     town = Town(faults={"h1": "server:gateway"})
     town.do(SetMaintenance("h1", town.now + 600, "fans", "ann", at=town.now))

@@ -161,8 +161,13 @@ def counted(picture: HostPicture, policy: EscalationPolicy, now: float) -> tuple
     """The failures that count: of the last hour, since the host was released, and none of a maintenance window."""
     record = picture.record or NO_RECOVERY
     released = max((action["at"] for action in record["actions"] if action["action"] == RELEASE), default=0.0)
-    found = failures_since(picture.events, max(released, now - policy.window_s), now)
-    window = record["maintenance"]
+    return tuple(event for event in _outside_maintenance(picture, policy, now) if event.at > released)
+
+
+def _outside_maintenance(picture: HostPicture, policy: EscalationPolicy, now: float) -> tuple[HealthEvent, ...]:
+    """The failures of the last hour, but those of the last maintenance window."""
+    found = failures_since(picture.events, now - policy.window_s, now)
+    window = (picture.record or NO_RECOVERY)["maintenance"]
     if window is None:
         return found
     return tuple(event for event in found if not window["begun_at"] <= event.at < window["until"])
@@ -173,7 +178,9 @@ def outlook_of(picture: HostPicture, around: Circumstances) -> HostOutlook:
     policy, now = around.policy, around.now
     record = picture.record or NO_RECOVERY
     failures = counted(picture, policy, now)
-    flaps = damping((event.at for event in failures if event.is_flap), policy.half_life_s, now)
+    # Those before a release too: who is well for a minute each time flaps all the same.
+    lately = _outside_maintenance(picture, policy, now)
+    flaps = damping((event.at for event in lately if event.is_flap), policy.half_life_s, now)
     count = len(failures)
     if record["level"] and picture.away and record["actions"]:
         # Of a host that is not heard of only this leader counts, who may be new.

@@ -29,10 +29,9 @@ REPORT_SERVICE = "fault_report"
 ASK_S = 2.0
 ASKED_AT_ONCE = 128
 """Hosts that are asked in one round; larger clusters are gone through in several."""
-UNANSWERED = 3
-"""Rounds without an answer of a host that the ledger hears of, until its FaultDetector counts as silent."""
 AWAY_S = 10.0
-"""A host that is not heard of for so long has failed: five times what the ledger calls absent."""
+"""A host that is not heard of for so long has failed: five times what the ledger calls absent. So has the FaultDetector
+of one that is heard of and does not say for so long how it is."""
 PROPOSE_S = 10.0
 FIRST_ROUNDS = 2
 """A new leader first hears what the hosts say."""
@@ -44,7 +43,7 @@ class HostRecovery:
     def __init__(self, server: Server, ledger: LedgerClient, checks: HostChecks) -> None:
         self._server, self._ledger, self._checks = server, ledger, checks
         self._reports: dict[str, tuple[float, dict[str, Any]]] = {}
-        self._unanswered: dict[str, int] = {}
+        self._unanswered: dict[str, float] = {}  # since when each does not answer, on CLOCK_BOOTTIME
         self._seen: dict[str, FailureHistory] = {}  # what the leader itself sees of the others
         self._first = 0
         self._rounds = 0
@@ -96,11 +95,11 @@ class HostRecovery:
         for host_id in asked:
             if isinstance(told.get(host_id), dict):
                 self._reports[host_id] = (now_s, told[host_id])
-                self._unanswered[host_id] = 0
+                self._unanswered.pop(host_id, None)
             elif host_id in self._ledger.absent:
-                self._unanswered[host_id] = 0  # nothing of it answers: that is another trouble
+                self._unanswered.pop(host_id, None)  # nothing of it answers: that is another trouble
             elif self._checks.lateness < 2.0:  # else answers may wait in our own queue
-                self._unanswered[host_id] = self._unanswered.get(host_id, 0) + 1
+                self._unanswered.setdefault(host_id, self._server.runtime.boottime())
 
     # -- what is known
 
@@ -147,10 +146,11 @@ class HostRecovery:
             reason = f"{len(witnesses)} hosts do not reach it, though the ledger hears of it"
             return [CheckResult("reachable", CheckStatus.FAILED, reason, quiet)]
         found = [CheckResult("reachable", CheckStatus.OK, "", quiet)]
-        rounds = self._unanswered.get(host_id, 0)
-        if rounds >= UNANSWERED and host_id in self._reports:
-            reason = f"its fault_detector has not answered {rounds} times"
-            found.append(CheckResult(f"server:{BY}", CheckStatus.FAILED, reason, {"unanswered": float(rounds)}))
+        unanswered_at = self._unanswered.get(host_id)
+        silent_s = 0.0 if unanswered_at is None else self._server.runtime.boottime() - unanswered_at
+        if silent_s >= AWAY_S and host_id in self._reports:
+            reason = f"its fault_detector has not answered for {silent_s:.0f} s"
+            found.append(CheckResult(f"server:{BY}", CheckStatus.FAILED, reason, {"silent_s": round(silent_s, 1)}))
         return found
 
     def witnesses(self, host_id: str) -> dict[str, str]:
