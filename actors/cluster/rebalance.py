@@ -71,7 +71,8 @@ def plan_moves(
     """Moves of leases off hosts that are overloaded, the most loaded first, or in *exclude*, to those with room.
 
     *homes*: of each lease of a session, the host where that was opened. Leases with GPUs stay: which device is free
-    where is the placement's to know. Each goes to the host with the least load for its CPUs that has what it holds.
+    where is the placement's to know. Each goes to the host with the least load for its CPUs that has what it holds
+    and is left with less than ``ROOM``; off a host in *exclude* also to a fuller one.
     """
     rooms = {room.host_id: room for room in hosts}
     expected = {id: room.load_per_cpu for id, room in rooms.items() if room.load_per_cpu is not None}
@@ -92,14 +93,14 @@ def plan_moves(
             if not emptied and expected[source] < OVERLOADED:
                 break  # what has moved is enough
             cost = held["cpu_milli"] / 1000
-            fits = [
+            has_room = [
                 id
                 for id in expected
-                if id not in leaving
-                and cpu_free[id] >= held["cpu_milli"]
-                and memory_free[id] >= held["memory_mib"]
-                and expected[id] + cost / rooms[id].cpus < ROOM
+                if id not in exclude and cpu_free[id] >= held["cpu_milli"] and memory_free[id] >= held["memory_mib"]
             ]
+            fits = [id for id in has_room if expected[id] + cost / rooms[id].cpus < ROOM]
+            if emptied and not fits:
+                fits = has_room  # it has to go somewhere
             if not fits:
                 stays += 1
                 continue

@@ -122,6 +122,11 @@ def test_an_excluded_host_is_emptied_however_loaded_and_gets_nothing() -> None:
     assert plan["stays"] == 1
 
 
+def test_an_excluded_host_is_emptied_onto_a_full_one_when_there_is_no_other() -> None:
+    plan = plan_moves([room("a", 0.1), room("b", 1.0)], {"one": allocation("a")}, ("a",), {"one": "a"})
+    assert [move["to"] for move in plan["moves"]] == ["b"]
+
+
 def test_nothing_moves_to_or_from_a_host_whose_load_is_not_known() -> None:
     held = {"one": allocation("a"), "two": allocation("b")}
     plan = plan_moves([room("a", 1.5), room("b", None)], held, (), dict.fromkeys(held, "a"))
@@ -144,8 +149,8 @@ def test_a_plan_is_bounded_and_overloads_nobody(
     for host in rooms:
         arrives = sum(held[move["lease_id"]]["cpu_milli"] for move in plan["moves"] if move["to"] == host.host_id)
         assert arrives <= host.cpu_milli_free
-        assert not arrives or (host.load_per_cpu or 0) + arrives / 8000 < ROOM < OVERLOADED
-        assert not arrives or host.host_id not in plan["overloaded"]
+        assert exclude or not arrives or (host.load_per_cpu or 0) + arrives / 8000 < ROOM < OVERLOADED
+        assert exclude or not arrives or host.host_id not in plan["overloaded"]
 
 
 # -- services
