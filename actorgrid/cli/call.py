@@ -28,6 +28,7 @@ class CommandContext:
         self.url: str | None = None
         self.ca_fingerprint: str | None = None
         self._http: AdminHttp | None = None
+        self._plain_http: AdminHttp | None = None
 
     @property
     def http(self) -> AdminHttp:
@@ -35,6 +36,17 @@ class CommandContext:
         if self._http is None:
             self._http = self.new_http()
         return self._http
+
+    @property
+    def plain_http(self) -> AdminHttp:
+        """The same, whose answers go into a file as they are: nothing in them is made fit for a terminal."""
+        as_json, self.json = self.json, True
+        try:
+            if self._plain_http is None:
+                self._plain_http = self.new_http()
+        finally:
+            self.json = as_json
+        return self._plain_http
 
     def new_http(self) -> AdminHttp:
         """New connections, to a host looked for anew: an agent that came back may serve on another port."""
@@ -73,6 +85,9 @@ class CommandContext:
         if self._http is not None:
             self._http.close()
             self._http = None
+        if self._plain_http is not None:
+            self._plain_http.close()
+            self._plain_http = None
 
     def document(self, value: Any) -> None:
         """Print the one JSON document of a ``--json`` call, or one line of a stream of them."""

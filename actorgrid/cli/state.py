@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Callable
 from typing import Any
 
@@ -10,8 +11,22 @@ import click
 
 from .call import CommandContext, host_command
 from .printing import say
-from .show import table
+from .show import progress, size, table
 from .suggest import suggestion
+
+SHOWN = 20
+"""Keys that ``load`` names for people."""
+TYPE_OF = {
+    "increment": "pn_counter",
+    "decrement": "pn_counter",
+    "add": "or_set",
+    "remove": "or_set",
+    "put_field": "or_map",
+    "remove_field": "or_map",
+    "enable": "ew_flag",
+    "disable": "ew_flag",
+}
+"""The type of a batch's change that names none."""
 
 
 class StateCommands(click.Group):
@@ -66,6 +81,14 @@ def _durability(function: Callable[..., Any]) -> Callable[..., Any]:
     return whose(within(function))
 
 
+def _ttl(function: Callable[..., Any]) -> Callable[..., Any]:
+    """The option of commands that put a value."""
+    option = click.option(
+        "--ttl", "ttl_s", type=click.FloatRange(0, min_open=True), metavar="SECONDS", help="It ends so long after."
+    )
+    return option(function)
+
+
 def _value(text: str) -> Any:
     try:
         return json.loads(text)
@@ -100,11 +123,15 @@ def get(call: CommandContext, key: str) -> None:
 @click.argument("key")
 @click.argument("value")
 @click.option("--type", "kind", type=click.Choice(["lww_register", "mv_register"]), default="lww_register")
+@_ttl
 @_durability
 @host_command
-def put(call: CommandContext, key: str, value: str, kind: str, durability: Any, within_s: float) -> None:
+def put(
+    call: CommandContext, key: str, value: str, kind: str, ttl_s: float | None, durability: Any, within_s: float
+) -> None:
     """Set a register."""
-    _answer(call, key, _state(call).put(key, _value(value), type=kind, durability=durability, within_s=within_s))
+    found = _state(call).put(key, _value(value), kind, ttl_s=ttl_s, durability=durability, within_s=within_s)
+    _answer(call, key, found)
 
 
 @command.command("incr", context_settings={"ignore_unknown_options": True})
@@ -156,11 +183,200 @@ def list_(call: CommandContext, prefix: str, limit: int) -> None:
 @command.command("watch")
 @click.argument("prefix", default="")
 @click.option("--initial", is_flag=True, help="First what is there.")
+@click.option("--resume", metavar="ID", help="Go on behind the change with this id (of --json).")
 @host_command
-def watch(call: CommandContext, prefix: str, initial: bool) -> None:
+def watch(call: CommandContext, prefix: str, initial: bool, resume: str | None) -> None:
     """Print changes under a prefix, until interrupted.
 
     With --json each line is a document of its own.
     """
-    for entry in _state(call).watch(prefix, initial=initial):
-        call.answer(entry, f"{entry['key']} {_text(entry['value'])}")
+
+    def resynced(reason: str) -> None:
+        say(f"begins anew: {reason}", err=True)
+
+    for entry in _state(call).watch(prefix, initial=initial, after=resume, on_resync=resynced):
+        gone = "(gone)" if entry.get("deleted") else _text(entry["value"])
+        call.answer(entry, f"{entry['key']} {gone}")
+
+
+@command.command("delete")
+@click.argument("key")
+@_durability
+@host_command
+def delete(call: CommandContext, key: str, durability: Any, within_s: float) -> None:
+    """Remove a key, whatever its type: all that this host has seen of it."""
+    _state(call).delete(key, durability=durability, within_s=within_s)
+    call.answer({"key": key, "deleted": True}, f"{key} is gone")
+
+
+@command.command("field")
+@click.argument("key")
+@click.argument("field")
+@click.argument("value", required=False)
+@_ttl
+@_durability
+@host_command
+def field(
+    call: CommandContext, key: str, field: str, value: str | None, ttl_s: float | None, durability: Any, within_s: float
+) -> None:
+    """Set a field of a map; without a value, remove it."""
+    state = _state(call)
+    if value is None:
+        found = state.remove_field(key, field, durability=durability, within_s=within_s)
+    else:
+        found = state.put_field(key, field, _value(value), ttl_s=ttl_s, durability=durability, within_s=within_s)
+    _answer(call, key, found)
+
+
+@command.command("flag")
+@click.argument("key")
+@click.argument("switch", type=click.Choice(["on", "off"]))
+@_durability
+@host_command
+def flag(call: CommandContext, key: str, switch: str, durability: Any, within_s: float) -> None:
+    """Raise or lower a flag."""
+    state = _state(call)
+    change = state.enable if switch == "on" else state.disable
+    _answer(call, key, change(key, durability=durability, within_s=within_s))
+
+
+@command.command("compare")
+@click.argument("key")
+@click.argument("value")
+@click.option("--expected", metavar="VALUE", help="The value that the key must have; without it, there must be no key.")
+@_ttl
+@_durability
+@host_command
+def compare(
+    call: CommandContext,
+    key: str,
+    value: str,
+    expected: str | None,
+    ttl_s: float | None,
+    durability: Any,
+    within_s: float,
+) -> None:
+    """Set a register that has the expected value on this host, or is not there.
+
+    Another host may take another write at the same time.
+    """
+    state, more = _state(call), {"ttl_s": ttl_s, "durability": durability, "within_s": within_s}
+    if expected is None:
+        found = state.put_if_absent(key, _value(value), **more)
+    else:
+        found = state.compare_and_put(key, _value(expected), _value(value), **more)
+    _answer(call, key, found)
+
+
+@command.command("batch")
+@click.argument("file", type=click.File(encoding="utf-8"))
+@_durability
+@host_command
+def batch(call: CommandContext, file: Any, durability: Any, within_s: float) -> None:
+    """Apply the changes of a file, all or none.
+
+    One JSON object a line, with key, operation, and what it takes: {"key": "k", "operation": "put", "value": 1}. They
+    are in one commit of this host. - is stdin.
+    """
+    from actorgrid.client.state_batch import StateBatch
+    from actorgrid.errors import BadRequest
+
+    changes = StateBatch()
+    for number, line in enumerate(file, 1):
+        if not line.strip():
+            continue
+        try:
+            change = json.loads(line)
+        except ValueError as error:
+            raise BadRequest(f"line {number} is not JSON", found=line[:80].strip()) from error
+        if not isinstance(change, dict) or not isinstance(change.get("key"), str):
+            raise BadRequest(f"line {number} is no change", found=line[:80].strip(), hint="an object with a key")
+        kind = TYPE_OF.get(str(change.get("operation", "put")), "lww_register")
+        changes.add(change["key"], {"type": kind, "operation": "put", **change})
+    values = _state(call).apply(changes, durability=durability, within_s=within_s)
+    rows = [{"key": change["key"], "value": value} for change, value in zip(changes.changes, values, strict=True)]
+    call.answer({"entries": rows}, f"{len(rows)} changes applied")
+
+
+@command.command("top")
+@click.argument("prefix", default="")
+@click.option("--depth", type=click.IntRange(1, 16), default=1, show_default=True, help="Parts of a prefix.")
+@click.option("--rows", type=click.IntRange(1, 1000), default=10, show_default=True)
+@host_command
+def top(call: CommandContext, prefix: str, depth: int, rows: int) -> None:
+    """Show what the state takes, and the traffic with each host.
+
+    Sizes by namespace and by prefix, the largest first; hosts that are furthest behind first.
+    """
+    found = _state(call).usage(prefix, depth=depth, rows=rows)
+    if call.json:
+        call.document(found)
+        return
+    say(f"{found['keys']} keys, {size(found['bytes'])}")
+    for title, name in (("namespaces", "namespace"), ("prefixes", "prefix")):
+        say()
+        cells = [[row[name], str(row["keys"]), size(row["bytes"])] for row in found[title]]
+        table([name.upper(), "KEYS>", "SIZE>"], cells, f"no {title}")
+    say()
+    cells = [
+        [
+            row["host_id"],
+            "?" if row["behind"] is None else str(row["behind"]),
+            "-" if row["heard_s"] is None else f"{row['heard_s']:.1f}s",
+            size(row["sent_bytes"]),
+            size(row["received_bytes"]),
+        ]
+        for row in found["peers"]
+    ]
+    table(["HOST", "BEHIND>", "HEARD>", "SENT>", "RECEIVED>"], cells, "no other hosts", spare=["RECEIVED>", "SENT>"])
+    say()
+    cells = [[row["host_id"], str(row["starts"]), str(row["deltas"])] for row in found["origins"]]
+    table(["WRITER", "STARTS>", "WRITES>"], cells, "no writes")
+
+
+@command.command("dump")
+@click.argument("file", type=click.Path(dir_okay=False, allow_dash=True))
+@click.option("--prefix", default="", help="Only keys under it.")
+@host_command
+def dump(call: CommandContext, file: str, prefix: str) -> None:
+    """Write all keys to a file, as JSON lines.
+
+    Each key is as it was when it was read: it is no picture of one moment. - is stdout.
+    """
+    from actorgrid.client.state import SharedState
+    from actorgrid.client.state_file import dump as write
+
+    state = SharedState(call.plain_http)
+    with click.open_file(file, "w", encoding="utf-8") as out, progress(call.json) as report:
+        total = state.usage()["keys"]
+        count = write(state.entries(prefix), out, time.time(), lambda done: report("writing keys", done, total))
+    if file != "-":
+        call.answer({"file": file, "keys": count}, f"{count} keys in {file}")
+
+
+@command.command("load")
+@click.argument("file", type=click.File(encoding="utf-8"))
+@host_command
+def load(call: CommandContext, file: Any) -> None:
+    """Give keys the values of a dump.
+
+    Keys that have them stay as they are, so that loading twice is loading once; keys that are not in it stay. Says
+    which had another value. - is stdin.
+    """
+    from actorgrid.client.state import SharedState
+    from actorgrid.client.state_file import load as take
+    from actorgrid.client.state_file import read
+
+    with progress(call.json) as report:
+        done = take(
+            SharedState(call.plain_http), read(file), time.time(), lambda count: report("loading keys", count, 0)
+        )
+    changed = {"added": done.added, "same": done.same, "overwritten": done.overwritten, "skipped": done.skipped}
+    if call.json:
+        call.document(changed)
+        return
+    say(f"{done.added} added, {len(done.overwritten)} overwritten, {done.same} as they were")
+    for key in done.overwritten[:SHOWN]:
+        say(f"overwritten: {key}")
+    for key, why in list(done.skipped.items())[:SHOWN]:
+        say(f"not taken: {key}: {why}")

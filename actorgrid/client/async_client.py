@@ -5,12 +5,13 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Mapping, Sequence
 from functools import partial, wraps
-from typing import TYPE_CHECKING, Any, Concatenate, Generic, ParamSpec, TypeVar
+from typing import TYPE_CHECKING, Any, Concatenate, Generic, ParamSpec, TypeVar, cast
 
 from .client import Client, connect
 from .locks import AsyncLock, OnLost
 from .options import options_of
 from .state import SharedState
+from .state_batch import StateBatch
 
 if TYPE_CHECKING:
     import os
@@ -47,7 +48,7 @@ class AsyncClient(_Awaiting[Client]):
 
     def __init__(self, client: Client) -> None:
         self.sync = client
-        self.state = AsyncState(client)
+        self.state = AsyncState(client.state)
 
     @classmethod
     async def connect(
@@ -166,10 +167,23 @@ class AsyncClient(_Awaiting[Client]):
 class AsyncState(_Awaiting[SharedState]):
     """``client.state``, awaited: every verb of SharedState, and ``async for entry in state.watch(prefix)``."""
 
-    def __init__(self, client: Client) -> None:
-        self.sync = client.state
+    def __init__(self, state: SharedState) -> None:
+        self.sync = state
+
+    def in_namespace(self, name: str) -> AsyncState:
+        """The state of a namespace."""
+        return AsyncState(self.sync.in_namespace(name))
+
+    def batch(self) -> StateBatch:
+        """An empty batch, to be filled and applied: ``await state.apply(batch)``."""
+        return self.sync.batch()
 
     put = _awaited(SharedState.put)
+    compare_and_put = _awaited(SharedState.compare_and_put)
+    put_if_absent = _awaited(SharedState.put_if_absent)
+    delete = _awaited(SharedState.delete)
+    apply = _awaited(SharedState.apply)
+    usage = _awaited(SharedState.usage)
     get = _awaited(SharedState.get)
     entry = _awaited(SharedState.entry)
     increment = _awaited(SharedState.increment)
@@ -182,8 +196,17 @@ class AsyncState(_Awaiting[SharedState]):
     disable = _awaited(SharedState.disable)
     list = _awaited(SharedState.list)
 
-    async def watch(self, prefix: str = "", *, initial: bool = False) -> AsyncIterator[dict[str, Any]]:
-        """Entries as they change. Each wait holds one thread of the loop's default executor."""
-        changes = self.sync.watch(prefix, initial=initial)
-        while True:
-            yield await asyncio.to_thread(next, changes)
+    async def watch(
+        self,
+        prefix: str = "",
+        *,
+        initial: bool = False,
+        after: str | None = None,
+        on_resync: Callable[[str], None] | None = None,
+    ) -> AsyncIterator[dict[str, Any]]:
+        """Entries as they change, as of ``SharedState.watch``. Each wait holds one thread of the loop's default
+        executor.
+        """
+        changes = self.sync.watch(prefix, initial=initial, after=after, on_resync=on_resync)
+        while (entry := await asyncio.to_thread(next, changes, _END)) is not _END:
+            yield cast("dict[str, Any]", entry)

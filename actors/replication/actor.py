@@ -180,7 +180,7 @@ class DistributedState(Server):
         self._settled()
         _check_limit(request.limit)
         who = request.user, request.shared
-        return self._view.entries(request.prefix, "", request.limit, MAX_READ_BYTES, _now_us(), *who)[0]
+        return self._view.entries(request.prefix, request.behind, request.limit, MAX_READ_BYTES, _now_us(), *who)[0]
 
     @handles(ReadChanges)
     def _read_changes(self, request: ReadChanges) -> ChangesPage:

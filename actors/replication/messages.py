@@ -93,6 +93,8 @@ class ReadPrefix:
     limit: int = 1000
     user: str | None = None
     shared: tuple[str, ...] = ()
+    behind: str = ""
+    """Only keys behind this one."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -125,6 +126,85 @@ def test_state_sends_the_mutator(call: Invoke, door: Door, words: list[str], bod
     assert result.stdout == '["now"]\n'
     assert door.asked[-1][2] == {**body, "field": None}
     assert json.loads(call("state", *words, "--json").stdout) == {"key": "a/b", "value": ["now"]}
+
+
+@pytest.mark.parametrize(
+    ("words", "body"),
+    [
+        (["put", "k", "1", "--ttl", "5"], {"operation": "put", "value": 1, "ttl_s": 5.0}),
+        (["delete", "k"], {"operation": "delete"}),
+        (["field", "k", "f", "[1]"], {"type": "or_map", "operation": "put_field", "field": "f", "value": [1]}),
+        (["field", "k", "f"], {"type": "or_map", "operation": "remove_field", "field": "f"}),
+        (["flag", "k", "on"], {"type": "ew_flag", "operation": "enable"}),
+        (["flag", "k", "off"], {"type": "ew_flag", "operation": "disable"}),
+        (["compare", "k", "2", "--expected", "1"], {"operation": "compare_and_put", "value": 2, "expected": 1}),
+        (["compare", "k", "2"], {"operation": "compare_and_put", "value": 2, "absent": True}),
+    ],
+)
+def test_state_has_a_command_for_each_change(call: Invoke, door: Door, words: list[str], body: dict[str, Any]) -> None:
+    door.on("POST /api/state/k", {"key": "k", "type": "lww_register", "value": 1})
+    result = call("state", *words)
+    assert result.exit_code == 0, result.stderr
+    assert body.items() <= door.asked[-1][2].items()
+    assert json.loads(call("state", *words, "--json").stdout)["key"] == "k"
+
+
+def test_a_batch_is_read_from_lines(call: Invoke, door: Door, tmp_path: Path) -> None:
+    door.on("POST /api/state-batch", {"entries": [{"key": "a", "type": "x", "value": 1}, {"key": "b", "value": [2]}]})
+    file = tmp_path / "batch"
+    file.write_text('{"key": "a", "value": 1}\n\n{"key": "b", "operation": "add", "value": 2}\n')
+    assert call("state", "batch", str(file)).stdout == "2 changes applied\n"
+    asked = door.asked[-1][2]["mutations"]
+    assert [(change["key"], change["type"], change["operation"]) for change in asked] == [
+        ("a", "lww_register", "put"),
+        ("b", "or_set", "add"),
+    ]
+    assert json.loads(call("state", "batch", str(file), "--json").stdout)["entries"][1] == {"key": "b", "value": [2]}
+    file.write_text("nonsense\n")
+    result = call("state", "batch", str(file))
+    assert result.exit_code == 2 and "line 1 is not JSON" in result.stderr
+
+
+def test_top_shows_sizes_hosts_and_writers(call: Invoke, door: Door) -> None:
+    usage = {
+        "keys": 3,
+        "bytes": 2048,
+        "namespaces": [{"namespace": "default", "keys": 3, "bytes": 2048}],
+        "prefixes": [{"prefix": "runs/", "keys": 3, "bytes": 2048}],
+        "peers": [{"host_id": "h2", "sent_bytes": 10, "received_bytes": 20, "behind": None, "heard_s": None}],
+        "origins": [{"host_id": "h1", "starts": 2, "deltas": 7}],
+    }
+    door.on("GET /api/state-usage", usage)
+    shown = call("state", "top", "--rows", "5").stdout
+    assert "3 keys, 2 KiB" in shown and "runs/" in shown
+    assert next(line.split() for line in shown.splitlines() if line.startswith("h2")) == [
+        "h2",
+        "?",
+        "-",
+        "10",
+        "B",
+        "20",
+        "B",
+    ]
+    assert next(line.split() for line in shown.splitlines() if line.startswith("h1")) == ["h1", "2", "7"]
+    assert json.loads(call("state", "top", "--json").stdout) == usage
+    assert door.asked[-1][1] == {"depth": "1", "rows": "10"}
+
+
+def test_a_dump_is_written_as_it_is_and_loaded_as_a_batch(call: Invoke, door: Door, tmp_path: Path) -> None:
+    entry = {"key": "k", "type": "lww_register", "value": "\x1b[1m"}
+    door.on("GET /api/state-usage", {"keys": 1})
+    door.on("GET /api/state", lambda query, _body: {"entries": [] if "behind" in query else [entry]})
+    file = tmp_path / "dump"
+    result = call("state", "dump", str(file))
+    assert result.exit_code == 0, result.stderr
+    assert [json.loads(line) for line in file.read_text().splitlines()][1:] == [entry]
+    door.on("POST /api/state-batch", {"entries": [entry]})
+    door.on("GET /api/state", {"entries": []})
+    result = call("state", "load", str(file))
+    assert result.exit_code == 0, result.stderr
+    assert "1 added, 0 overwritten, 0 as they were" in result.stdout
+    assert door.asked[-1][2]["mutations"][0]["value"] == "\x1b[1m"
 
 
 def test_a_write_may_ask_for_a_majority_and_says_what_to_make_of_none(call: Invoke, door: Door) -> None:

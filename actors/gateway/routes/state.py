@@ -70,7 +70,7 @@ async def get_state(call: RequestContext) -> Any:
     Those under a prefix.
     """
     query = call.query_as(StateQuery)
-    asked = ReadPrefix(query.prefix, query.limit, call.only, _shared(call))
+    asked = ReadPrefix(query.prefix, query.limit, call.only, _shared(call), query.behind)
     return {"entries": await call.ask("distributed_state", asked)}
 
 

@@ -13,6 +13,7 @@ class StateQuery(RequestBody):
 
     prefix: str = Field(default="", max_length=1024)
     limit: int = Field(default=1000, ge=1, le=10_000)
+    behind: str = Field(default="", max_length=1024, description="only keys behind this one: the last of a page")
 
 
 class WatchQuery(RequestBody):
