@@ -394,6 +394,7 @@ class DistributedState(Server):
             change = self._view.changed(key, now_us)
             if change is not None:
                 self._watchers.tell(change, self.cast)
+            self._forgetting.came_back(replica, self._view, key)
         self._look_for_ends()
 
     def _look_for_ends(self) -> None:

@@ -2,11 +2,13 @@
 
 It stays in memory, hidden, for as long as another host may hold an earlier write that it has to win over: until all
 members are known to have everything that this host had when it ended. A member that is away holds that up; one that
-comes back with an old copy is so told of the end, and not believed.
+comes back with an old copy is so told of the end, and not believed. Members come to that one after the other, and who
+still has it gives it back to who has not; so what was forgotten is known for a while, and not kept again.
 """
 
 from __future__ import annotations
 
+import hashlib
 from dataclasses import dataclass
 
 from .anti_entropy import AntiEntropy
@@ -16,6 +18,10 @@ from .view import StateView
 
 CHECKPOINTS_MAX = 8
 """Groups of keys that wait at once; more of them join the next one."""
+
+
+FORGOTTEN_MAX = 10_000
+"""Of so many keys it is known that they were forgotten; of others it takes one more turn for each that has them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,6 +36,7 @@ class Forgetting:
     def __init__(self) -> None:
         self._checkpoints: list[_Checkpoint] = []
         self._waiting: set[str] = set()
+        self._forgotten: dict[str, bytes] = {}
 
     def look(self, replica: StateReplica, view: StateView, now_us: int) -> int:
         """Forget what may go; gives how many keys. Nothing may be staged."""
@@ -42,14 +49,30 @@ class Forgetting:
             still = set(view.to_forget(now_us))
             for key in done.keys:
                 if key in still:
-                    replica.forget(key)
-                    view.forgotten(key)
+                    self._forgotten[key] = _digest(replica, key)
+                    self._forget(replica, view, key)
                     forgotten += 1
+        while len(self._forgotten) > FORGOTTEN_MAX:
+            del self._forgotten[next(iter(self._forgotten))]
         fresh = [key for key in view.to_forget(now_us) if key not in self._waiting]
         if fresh and len(self._checkpoints) < CHECKPOINTS_MAX:
             self._checkpoints.append(_Checkpoint(dict(replica.gossip.vector), tuple(fresh)))
             self._waiting.update(fresh)
         return forgotten
+
+    def came_back(self, replica: StateReplica, view: StateView, key: str) -> None:
+        """The key's state changed: forget again what was forgotten before, if it is that."""
+        known = self._forgotten.get(key)
+        if known is not None and key in view.ended and known == _digest(replica, key):
+            self._forget(replica, view, key)
+
+    def _forget(self, replica: StateReplica, view: StateView, key: str) -> None:
+        replica.forget(key)
+        view.forgotten(key)
+
+
+def _digest(replica: StateReplica, key: str) -> bytes:
+    return hashlib.blake2b(b"".join(replica.encoded(key)), digest_size=16).digest()
 
 
 def all_hold(gossip: AntiEntropy, vector: Vector) -> bool:
