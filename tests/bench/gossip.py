@@ -15,6 +15,7 @@ from actorgrid.actors.replication.packets import Digest, encode
 from actorgrid.actors.replication.replica import StateReplica
 from actorgrid.actors.replication.types import DELTAS as DELTAS_OF_TYPES
 from actorgrid.actors.replication.types import Crdt, LWWRegister, ORMap, ORSet, PNCounter, Replica
+from actorgrid.client.state import SharedState
 from actorgrid.hotpath import COMPILED
 from actorgrid.supervisors.gc_pause import collection_paused
 from tests.processes import until
@@ -31,6 +32,7 @@ KEYS = 1_000
 SENDERS = 8
 AGENTS = 5
 PUTS = 200
+BATCHES, BATCH = 10, 500
 NOW_US = 1_700_000_000_000_000
 
 
@@ -170,6 +172,17 @@ def _taken() -> Taken:
     return Taken(count / took_s, count / cpu_s, wire_bytes / count)
 
 
+def _batches(state: SharedState) -> float:
+    """Puts a second of one client that sends batch after batch."""
+    began_s = time.perf_counter()
+    for turn in range(BATCHES):
+        batch = state.batch()
+        for number in range(BATCH):
+            batch.put(f"batches/{number}", [turn, number])
+        state.apply(batch)
+    return BATCHES * BATCH / (time.perf_counter() - began_s)
+
+
 @registry.add("state_watch")
 def state_watch(runs: int) -> Iterator[Figure]:
     with tempfile.TemporaryDirectory(prefix="bench-watch-") as folder, ExitStack() as stack:
@@ -187,6 +200,7 @@ def state_watch(runs: int) -> Iterator[Figure]:
         next(seen)
         puts: list[list[float]] = []
         watches: list[list[float]] = []
+        batches: list[float] = []
         for run in range(runs):
             puts.append([])
             watches.append([])
@@ -198,6 +212,8 @@ def state_watch(runs: int) -> Iterator[Figure]:
                 while next(seen)["value"] != value:
                     pass
                 watches[-1].append(time.perf_counter() - began_s)
+            batches.append(_batches(first))
+    yield Figure("puts in batches of 500, durable, through the door", "puts/s", batches, True, note="one client")
     where = f"{AGENTS} agents on this machine"
     yield latency("put on one host → watch on another", watches, "ms", 1e3, must=20.0, stretch=5.0, note=where)
     yield latency("the put alone, durable on its host", puts, "ms", 1e3, note=where)
