@@ -71,7 +71,7 @@ class StateKeyChange(StateChange):
     key: str = Field(min_length=1, max_length=STATE_KEY_MAX)
 
 
-class StateBatch(RequestBody):
+class StateBatchRequest(RequestBody):
     """Several mutators, applied all or none, in order, in one commit of the host."""
 
     mutations: list[StateKeyChange] = Field(min_length=1, max_length=1000)

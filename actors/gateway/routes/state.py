@@ -46,7 +46,7 @@ from actorgrid.errors import (
     UnknownKey,
 )
 from actorgrid.sizes import STATE_KEY_MAX
-from actorgrid.state_models import StateBatch, StateChange, StateEntry, StateMutation
+from actorgrid.state_models import StateBatchRequest, StateChange, StateEntry, StateMutation
 
 ROUTES = RouteTable(Route)
 
@@ -119,10 +119,12 @@ async def get_state_usage(call: RequestContext) -> Any:
     return await call.ask("distributed_state", ReadUsage(query.prefix, query.depth, query.rows))
 
 
-@ROUTES.add("POST", "/api/state-batch", StateAnswer, "state", request=StateBatch, errors=(*WRITE_ERRORS, UnknownKey))
+@ROUTES.add(
+    "POST", "/api/state-batch", StateAnswer, "state", request=StateBatchRequest, errors=(*WRITE_ERRORS, UnknownKey)
+)
 async def post_state_batch(call: RequestContext) -> Any:
     """Apply several mutators, all or none, in one commit of this host."""
-    batch = call.body_as(StateBatch)
+    batch = call.body_as(StateBatchRequest)
     mutations = tuple(_mutate(call, change.key, change) for change in batch.mutations)
     asked = MutateBatch(mutations, batch.durability, batch.within_s)
     return {"entries": await call.ask("distributed_state", asked, 10.0 + batch.within_s)}
