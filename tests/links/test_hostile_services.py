@@ -10,7 +10,15 @@ from typing import Any
 
 import pytest
 
-from actorgrid.actors.cluster.messages import FaultReport, HealthReport, HostsAway, LeaveStep, ListFaults, WhyHost
+from actorgrid.actors.cluster.messages import (
+    FaultReport,
+    HealthReport,
+    HostsAway,
+    LeaveLeases,
+    LeaveStep,
+    ListFaults,
+    WhyHost,
+)
 from actorgrid.actors.gpu.messages import AcquireLease, OwnReadings
 from actorgrid.actors.host.messages import RestartHost, RestartServer
 from actorgrid.actors.links.pieces import pack, unpack_fields
@@ -64,6 +72,7 @@ CALLS: dict[str, dict[str, Any]] = {
     "why_host": {"host_id": "h2"},
     "list_faults": {"host_id": "", "limit": 10},
     "membership_reaches": {"host_id": "h2"},
+    "leave_leases": {"near": {"l1": "h2"}},
 }
 
 
@@ -131,6 +140,11 @@ class Everyone(Server):
         self._texts(request)
         return True
 
+    @handles(LeaveLeases)
+    def _leave_leases(self, request: LeaveLeases) -> list[str]:
+        assert all(isinstance(text, str) for pair in request.near.items() for text in pair), request
+        return []
+
     @handles(FaultReport)
     def _fault_report(self, _request: FaultReport) -> dict[str, Any]:
         return {}
@@ -182,7 +196,8 @@ class Door(Server):
 def node(tmp_path: Path) -> InlineNode:
     made = InlineNode()
     context = make_context(tmp_path)
-    for name in ("worker_manager", "gpu_coordinator", "cluster_manager", "fault_detector", "host", "membership"):
+    asked = ("worker_manager", "gpu_coordinator", "cluster_manager", "fault_detector", "load_balancer")
+    for name in (*asked, "host", "membership"):
         made.add(Everyone, context, name=name)
     made.add(Door, context)
     return made
