@@ -74,6 +74,7 @@ PROFILES = {
         probe_timeout_s=0.2,
         probe_timeout_min_s=0.1,
         suspicion_multiplier=2.0,
+        gossip_interval_s=0.3,
         stall_s=0.4,
     ),
     "wan": MembershipProfile(

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
+import threading
 import time
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 
@@ -172,7 +174,7 @@ def test_a_disk_that_refuses_writes_is_a_failure_that_moves_its_work_nowhere_whe
         (["sh", "-c", "echo {host_id} >> {file}; echo turned off"], "done", "turned off"),
         (["sh", "-c", "echo no power >&2; exit 3"], "failed", "status 3: no power"),
         (["/no/such/tool"], "failed", "cannot be started"),
-        (["sh", "-c", "sleep 1000"], "failed", "not back in time"),
+        (["sleep", "1000"], "failed", "not back in time"),
         ([], "failed", "faults.command is empty"),
     ],
 )
@@ -181,23 +183,91 @@ def test_a_command_restarts_the_node_and_how_it_ended_is_kept(
 ) -> None:
     file = tmp_path / "restarted"
     faults = town.host.settings.faults
-    faults.node_restart, faults.action_timeout_s = "command", 20.0
+    faults.node_restart, faults.action_timeout_s = "command", 2.0 if "1000" in argv else 600.0
     faults.command = [part.replace("{file}", str(file)) for part in argv]
-    detector: Any = town.node.servers["fault_detector"]
-    picture = recovery.Act(town.host.host_id, 1, "node_restart", "r", {}, 6)
-    done: list[Any] = []
-
-    async def act() -> None:
-        detector._recovery._acting.add(picture.host_id)
-        await detector._recovery._do(picture)
-        done.append(record(town)["actions"][-1])
-
-    detector.spawn(act())
-    while not done:
-        town.node.advance(0.5)
-    assert done[0]["outcome"] == outcome and word in done[0]["found"]
+    end = acted(town)
+    assert end["outcome"] == outcome and word in end["found"]
     if outcome == "done":
         assert file.read_text().split() == [town.host.host_id]
+
+
+def test_ipmi_cycles_the_power_by_the_machines_controller(
+    town: Rig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tool = tmp_path / "ipmitool"
+    tool.write_text(f'#!/bin/sh\nprintf "%s\\n" "$@" > {tmp_path}/asked\necho Chassis Power Control: Cycle\n')
+    tool.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
+    faults = town.host.settings.faults
+    faults.node_restart, faults.ipmi_address = "ipmi", "{host_id}.bmc"
+    faults.ipmi_user, faults.ipmi_password_file = "root", "/etc/bmc"
+    assert acted(town)["found"] == "ipmitool ended well: Chassis Power Control: Cycle"
+    at = f"{town.host.host_id}.bmc"
+    login = ["-I", "lanplus", "-H", at, "-U", "root", "-f", "/etc/bmc"]
+    assert (tmp_path / "asked").read_text().split() == [*login, "chassis", "power", "cycle"]
+    monkeypatch.setenv("PATH", "/nowhere")
+    assert "cannot be started" in acted(town, 2)["found"]
+
+
+class Cloud(BaseHTTPRequestHandler):
+    """A cloud that restarts machines: keeps what it was asked, and answers as its path says."""
+
+    asked: ClassVar[list[tuple[str, str | None, dict[str, Any]]]] = []
+
+    def do_POST(self) -> None:
+        body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+        self.asked.append((self.path, self.headers["Authorization"], body))
+        self.send_response(int(self.path.rpartition("/")[2]))
+        self.send_header("Location", "/elsewhere/200")
+        self.end_headers()
+        self.wfile.write(b"as you say")
+
+    do_GET = do_POST
+
+    def log_message(self, *_arguments: Any) -> None:
+        pass
+
+
+def test_an_http_hook_is_asked_once_with_its_token_and_follows_nobody_elsewhere(town: Rig, tmp_path: Path) -> None:
+    (tmp_path / "token").write_text("sesame\n")
+    Cloud.asked.clear()
+    with ThreadingHTTPServer(("127.0.0.1", 0), Cloud) as cloud:
+        thread = threading.Thread(target=cloud.serve_forever)
+        thread.start()
+        try:
+            faults = town.host.settings.faults
+            faults.node_restart, faults.http_token_file = "http", str(tmp_path / "token")
+            faults.action_timeout_s = 600.0
+            ends = []
+            for number, status in enumerate((200, 503, 307), 1):
+                faults.http_url = f"http://127.0.0.1:{cloud.server_port}/{{host_id}}/{status}"
+                ends.append(acted(town, number))
+        finally:
+            cloud.shutdown()
+            thread.join()
+    assert [end["outcome"] for end in ends] == ["done", "failed", "failed"]
+    assert ends[0]["found"] == "the POST ended well: 200 as you say"
+    host_id = town.host.host_id
+    assert [path for path, _, _ in Cloud.asked] == [f"/{host_id}/{status}" for status in (200, 503, 307)]
+    _, authorization, body = Cloud.asked[0]
+    assert authorization == "Bearer sesame" and (body["id"], body["host_id"]) == (f"{host_id}/1", host_id)
+
+
+def acted(town: Rig, number: int = 1) -> Any:
+    """Have the node restarted, as the *number*-th action; gives the ledger's record of how that ended."""
+    detector: Any = town.node.servers["fault_detector"]
+    act = recovery.Act(town.host.host_id, number, "node_restart", "r", {}, 6)
+    done: list[Any] = []
+
+    async def carry_out() -> None:
+        detector._recovery._acting.add(act.host_id)
+        await detector._recovery._do(act)
+        done.append(record(town)["actions"][-1])
+
+    detector.spawn(carry_out())
+    # The process runs by the world's clock, its time limit by the node's.
+    until(lambda: town.node.advance(0.1) or done, "the action has ended", within_s=60.0)
+    return done[0]
 
 
 class OfAPackage(RecoveryStrategy):
@@ -223,6 +293,20 @@ def test_strategies_are_found_by_name_and_packages_add_to_them(monkeypatch: pyte
 
     monkeypatch.setattr("actorgrid.actors.cluster.faults.strategies.entry_points", lambda group: [Point()])
     assert isinstance(find_strategy("magic"), OfAPackage)
+
+
+def test_a_packages_strategy_that_crashes_has_failed_and_nothing_more(
+    town: Rig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Crashing(RecoveryStrategy):
+        async def carry_out(self, _act: Any, _means: Any) -> RecoveryEnd:
+            raise ZeroDivisionError("no such power")
+
+    monkeypatch.setattr(recovery, "find_strategy", lambda _name: Crashing())
+    town.host.settings.faults.node_restart = "magic"
+    assert acted(town)["outcome"] == "failed"
+    assert "ZeroDivisionError: no such power" in record(town)["actions"][0]["found"]
+    assert why(town)["actions"][0]["outcome"] == "failed", "the detector goes on"
 
 
 def test_a_host_that_is_none_is_named(town: Rig) -> None:

@@ -14,6 +14,16 @@ from pathlib import Path
 ANSWER_KEPT = 500
 
 
+HANDLERS = (
+    urllib.request.ProxyHandler,
+    urllib.request.HTTPHandler,
+    urllib.request.HTTPSHandler,
+    urllib.request.HTTPErrorProcessor,
+    urllib.request.HTTPDefaultErrorHandler,
+)
+"""No redirects: one would take the token to wherever the answer says, and a POST would become a GET."""
+
+
 def main(arguments: list[str]) -> int:
     """Send it; what was answered goes to standard output."""
     url, timeout_s = arguments[0], float(arguments[1])
@@ -24,8 +34,11 @@ def main(arguments: list[str]) -> int:
     if len(arguments) > 2:
         headers["Authorization"] = f"Bearer {Path(arguments[2]).read_text(encoding='ascii').strip()}"
     request = urllib.request.Request(url, sys.stdin.buffer.read(4096), headers, method="POST")
+    opener = urllib.request.OpenerDirector()
+    for handler in HANDLERS:
+        opener.add_handler(handler())
     try:
-        with urllib.request.urlopen(request, timeout=timeout_s) as answer:  # nosec B310 - the scheme was looked at
+        with opener.open(request, timeout=timeout_s) as answer:
             print(answer.status, answer.read(ANSWER_KEPT).decode("utf-8", "replace"))
     except (urllib.error.URLError, OSError) as error:
         print(error)

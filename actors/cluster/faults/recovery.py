@@ -239,6 +239,9 @@ class HostRecovery:
             )
         except ActorGridError as error:
             return RecoveryEnd("failed", str(error)[:2000])
+        except Exception as error:
+            self._server.log.exception("recovery strategy %s", name)
+            return RecoveryEnd("failed", f"the strategy {name} ended with {type(error).__name__}: {error}"[:2000])
 
     def _names(self, host_id: str, record: HostRecord) -> Mapping[str, str]:
         member = self._ledger.members.get(host_id)
