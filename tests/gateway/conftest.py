@@ -381,9 +381,26 @@ class LoadBalancer(StandIn):
         return {"session_id": "s1", "renew_s": 2.0, "expires_s": 10.0}
 
     @handles(cluster.RenewSession)
-    def renew(self, request: cluster.RenewSession) -> None:
+    def renew(self, request: cluster.RenewSession) -> dict[str, Any]:
         if request.session_id not in self.sessions:
             raise UnknownSession("the session is not open here", asked=request.session_id)
+        return {"leave": ["l1"]}
+
+    @handles(cluster.LoadReport)
+    def loads(self, _request: cluster.LoadReport) -> list[dict[str, Any]]:
+        reading = {"at": 1.0, "cpus": 8, "cpu": 2.5, "memory": 0.25, "attempts": 1, "leases": 2, "waiting": 0}
+        known = {"age_s": 0.5, "load": 3.0, "expected": 3.2, "trend_per_s": 0.1, "reading": reading}
+        history = [{"age_s": 0.5, "load": 3.0}]
+        return [
+            {"host": "h1", "hostname": "box", "state": "known", **known, "history": history},
+            {"host": "h2", "hostname": "far", "state": "unknown"},
+        ]
+
+    @handles(cluster.Rebalance)
+    def rebalance(self, request: cluster.Rebalance) -> dict[str, Any]:
+        move = {"lease_id": "l1", "home": "h1", "host": "h2", "to": "h1", "why": "more than its share"}
+        moves = [{**move, "done": not request.dry_run}]
+        return {"overloaded": ["h2"], "moves": moves, "stays": 1, "dry_run": request.dry_run}
 
     @handles(cluster.CloseSession)
     def close(self, request: cluster.CloseSession) -> None:

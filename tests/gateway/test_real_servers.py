@@ -32,7 +32,9 @@ def submit(town: Any, **job: Any) -> Any:
 @pytest.mark.parametrize("route", READS, ids=lambda route: route.documented_path)
 def test_every_read_answers_as_its_schema_says(real_town: Any, route: Route) -> None:
     assert submit(real_town, task_id="j", gpus=0.5).status == 201
-    reply = real_town.http("GET", route.documented_path.replace("{job_id}", "j").replace("{name}", "consensus"))
+    (host,) = real_town.http("GET", "/api/hosts").json["hosts"]
+    path = route.documented_path.format(job_id="j", name="consensus", host_id=host["node_id"])
+    reply = real_town.http("GET", path)
     if WrongState in route.errors and reply.status == WrongState.http_status:
         assert reply.error["code"] == "WrongState" and reply.error["hint"], "this host is alone"
         return

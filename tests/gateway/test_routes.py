@@ -26,6 +26,7 @@ BODIES: dict[str, Any] = {
     "post_state_batch": {"mutations": [{"key": "k", "value": 1}]},
     "post_api_key": {"user_id": "ann"},
     "post_drain": {"draining": True},
+    "post_rebalance": {"exclude": ["h2"], "dry_run": False},
     "put_maintenance": {"for_s": 60, "reason": "fans"},
     "post_edit": {"priority": 70, "max_execution_time_s": None},
     "post_acquire": {"owner": "me", "ttl_s": 5},
