@@ -167,7 +167,7 @@ class AntiEntropy:
     def round(self) -> list[Instruction]:
         """Begin a round; call it in even intervals, with nothing staged."""
         self.counts["rounds"] += 1
-        self._tree.work(self.limits.tree_keys_a_round)
+        self._tree.work(self.limits.tree_digests_a_round)
         found: list[Instruction] = []
         self._assembly.round()
         for name, peer in self.peers.items():
@@ -286,7 +286,7 @@ class AntiEntropy:
             case Ack():
                 return self._ack(name, message)
             case Descend():
-                if self._left_bytes(name) <= 0:
+                if self._left_bytes(name) <= 0 or not self._tree_ready:
                     return []  # it asks again
                 return self._send(name, answer_descend(self._tree, self.me[1], message))
             case Below():
@@ -468,8 +468,8 @@ class AntiEntropy:
     # -- walks
 
     def _begin_walk(self, name: str, opening: int | None, vector: Vector) -> list[Instruction]:
-        if self._walk is not None:
-            return []
+        if self._walk is not None or not self._tree_ready:
+            return []  # the next digest tells again that we differ
         self.counts["walks"] += 1
         self._walk = Walk(self._dice.getrandbits(32), name, opening, vector, self._tree)
         return self._go_on_walking()
@@ -500,6 +500,8 @@ class AntiEntropy:
 
     def _listed(self, name: str, listing: Listing) -> list[Instruction]:
         """Whole states for a peer that walks our tree; it asks again for what did not fit, or was lost."""
+        if not self._tree_ready:
+            return []
         room = self._left_bytes(name)
         found: list[Instruction] = []
         for answer in answer_listing(
@@ -588,4 +590,8 @@ class AntiEntropy:
 
     def _root(self) -> bytes:
         """The tree's hash, if that is known without much work."""
-        return self._tree.root() if self._tree.waiting <= self.limits.tree_keys_a_round else b""
+        return self._tree.root() if self._tree_ready else b""
+
+    @property
+    def _tree_ready(self) -> bool:
+        return self._tree.waiting <= self.limits.tree_digests_a_round

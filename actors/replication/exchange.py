@@ -82,8 +82,9 @@ class GossipLimits:
     log_bytes: int = LOG_BYTES
     partial_peers: int = 8
     """Peers whose fragments are kept at once, 16 MiB each at most; of others they are refused."""
-    tree_keys_a_round: int = 2000
-    """Changed keys whose digests are computed in a round, ahead of a walk."""
+    tree_digests_a_round: int = 2000
+    """Digests of keys and nodes of the tree that are computed in a round, or at once by who needs them. While more wait
+    (after a start, after a flood) no tree is told, and no walk begun or answered: the owner computes them in slices."""
     new_epochs: int = 16
     """How often in this life a replica takes a new epoch, because somebody claims more of its own than it made."""
 

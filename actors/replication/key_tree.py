@@ -2,7 +2,8 @@
 
 A key lies in the bucket that the first four hexadecimal digits of its hash name; 16 children to a node. A bucket's hash
 is of its keys' digests in order, a node's of its children's. Digests are of the states' canonical bytes, so that equal
-states have equal ones on every host. They are computed when they are asked for, of the keys that changed since.
+states have equal ones on every host. They are computed of the keys that changed since, in slices
+(``work``), or when they are asked for: of 100,000 keys that takes a second or two, in which nothing else could be done.
 """
 
 from __future__ import annotations
@@ -41,14 +42,15 @@ class KeyTree:
     def __init__(self, canonical: Callable[[str], bytes]) -> None:
         self._canonical = canonical
         self._changed: dict[str, None] = {}
-        self._stale: set[Path] = set()
+        self._stale: list[set[Path]] = [set() for _ in range(DEPTH + 1)]
+        """By depth, the nodes whose hash is to be computed; a bucket's keys before it, children before their node."""
         self._buckets: dict[Path, dict[bytes, tuple[bytes, str]]] = {}
         self._hashes: dict[Path, bytes] = {}
 
     @property
     def waiting(self) -> int:
-        """Keys whose digest is to be computed."""
-        return len(self._changed)
+        """Keys, buckets and nodes whose digest is to be computed."""
+        return len(self._changed) + sum(map(len, self._stale))
 
     def touch(self, keys: Iterable[str]) -> None:
         """Their states changed."""
@@ -57,23 +59,36 @@ class KeyTree:
     def forget_all(self) -> None:
         """Begin anew: everything may have changed."""
         self._changed.clear()
-        self._stale.clear()
+        for level in self._stale:
+            level.clear()
         self._buckets.clear()
         self._hashes.clear()
 
-    def work(self, keys_max: int) -> None:
-        """Compute digests of up to *keys_max* changed keys, so that who asks later waits less."""
-        while self._changed and keys_max > 0:
+    def work(self, digests_max: int) -> None:
+        """Compute up to *digests_max* digests that wait, so that who asks later waits less."""
+        while self._changed and digests_max > 0:
             key, _ = self._changed.popitem()
-            keys_max -= 1
+            digests_max -= 1
             name = key_hash(key)
             path = path_of(name)
-            self._stale.add(path)
+            self._stale[DEPTH].add(path)
             state = self._canonical(key)
             if state:
                 self._buckets.setdefault(path, {})[name] = (_hash(state), key)
             elif path in self._buckets:
                 self._buckets[path].pop(name, None)
+        if self._changed:
+            return
+        for depth in range(DEPTH, -1, -1):
+            level = self._stale[depth]
+            while level and digests_max > 0:
+                digests_max -= 1
+                path = level.pop()
+                self._set(path, self._hash_of(path))
+                if depth:
+                    self._stale[depth - 1].add(path[:-1])
+            if level:
+                return
 
     def root(self) -> bytes:
         """The hash of everything."""
@@ -97,18 +112,15 @@ class KeyTree:
         return self._buckets.get(path, {})
 
     def _settle(self) -> None:
-        self.work(len(self._changed))
-        if not self._stale:
-            return
-        level, self._stale = self._stale, set()
-        for path in level:
+        while waiting := self.waiting:
+            self.work(waiting)
+
+    def _hash_of(self, path: Path) -> bytes:
+        if len(path) == DEPTH:
             listing = b"".join(name + digest for name, (digest, _key) in sorted(self._buckets.get(path, {}).items()))
-            self._set(path, _hash(listing) if listing else NO_KEYS)
-        for depth in range(DEPTH - 1, -1, -1):
-            level = {path[:depth] for path in level}
-            for path in level:
-                hashes = b"".join(self._hashes.get(path + bytes((nibble,)), NO_KEYS) for nibble in range(FAN_OUT))
-                self._set(path, _hash(hashes) if hashes.strip(b"\0") else NO_KEYS)
+            return _hash(listing) if listing else NO_KEYS
+        hashes = b"".join(self._hashes.get(path + bytes((nibble,)), NO_KEYS) for nibble in range(FAN_OUT))
+        return _hash(hashes) if hashes.strip(b"\0") else NO_KEYS
 
     def _set(self, path: Path, value: bytes) -> None:
         if value == NO_KEYS:

@@ -133,6 +133,11 @@ class StateReplica:
         self.gossip.set_members(members, sites)
         self.gossip.choice.set_away(away)
 
+    def hash_some(self, digests_max: int) -> bool:
+        """Compute so many digests of the tree; whether more wait."""
+        self._tree.work(digests_max)
+        return self._tree.waiting > 0
+
     def digest(self) -> bytes:
         """The hash of all states: equal on replicas that hold the same."""
         return self._tree.root()

@@ -57,6 +57,8 @@ class Town:
         self.updates: list[Update] = []
         self.sent_bytes = 0
         self.now_us = NOW_US
+        self.clock_steps_us: dict[str, int] = {}
+        """By host, how far its clock is from the others'."""
         self.names = [f"host-{number}" for number in range(count)]
         self.hosts = {name: Host(name, directory / name, self._open(name)) for name in self.names}
 
@@ -69,6 +71,10 @@ class Town:
         for host in self.hosts.values():
             host.replica.close()
 
+    def clock(self, name: str) -> int:
+        """What a host takes the time for, in microseconds since 1970."""
+        return self.now_us + self.clock_steps_us.get(name, 0)
+
     # -- what happens
 
     def mutate(self, name: str, key: str, kind: str, operation: str, value: Any = None) -> Any:
@@ -79,7 +85,7 @@ class Town:
         kills: frozenset[Any] = frozenset()
         if isinstance(state, ORSet):
             kills = frozenset(dot for dot, entry in state._entries.items() if entry[0] == _head(value))
-        delta = mutate(state, replica.me, operation, value, None, self.now_us)
+        delta = mutate(state, replica.me, operation, value, None, self.clock(name))
         if delta == new(kind):
             return state.value
         replica.store.reserve(len(delta.to_bytes()) + 4096)
@@ -122,7 +128,7 @@ class Town:
             return True
         if self.dice.random() < self.doubles:
             self.wire.append((source, target, packet))
-        self._post(target, self.hosts[target].replica.receive(source, packet, self.now_us))
+        self._post(target, self.hosts[target].replica.receive(source, packet, self.clock(target)))
         if commit:
             self.commit(target)
             self.push(target)
