@@ -51,7 +51,7 @@ from .messages import (
 )
 from .mutations import SHRINKING, apply_mutation, unknown_key
 from .plain import encode_value
-from .replica import StateReplica
+from .replica import HASH_PAUSE_S, StateReplica
 from .store import StateStore
 from .traffic import PeerTraffics
 from .types import TYPES, check_key, new
@@ -76,9 +76,6 @@ FORGET_S = 10.0
 END_LEAST_S = 0.02
 END_MOST_S = 60.0
 """Until the next look for values that end: clocks may step."""
-SLICE_DIGESTS = 500
-SLICE_PAUSE_S = 0.01
-"""Of the tree at once: some 5 ms of work in 15; the tree of 100,000 keys is there after some 5 s."""
 MAX_WITHIN_S = 60.0
 DURABILITIES = ("host", "majority")
 
@@ -115,7 +112,7 @@ class DistributedState(Server):
             self.log.error("the shared state is down: %s", error)
         if self.host.enrolment is not None:
             self.every(ROUND_S, self._round)
-            self._hash_slice()
+            self.every(HASH_PAUSE_S, lambda: self._replica and self._replica.hash_some())
         self.every(FORGET_S, self._forget)
 
     def stop(self, reason: str) -> None:
@@ -488,11 +485,6 @@ class DistributedState(Server):
         self._flush()
         if self._failure is None:
             self._cast(self._durably(replica.round) or [])
-
-    def _hash_slice(self) -> None:
-        """Digests of the tree in slices, with room for requests between them; none waits: look again in a while."""
-        more = self._replica is not None and self._failure is None and self._replica.hash_some(SLICE_DIGESTS)
-        self.runtime.after(SLICE_PAUSE_S if more else ROUND_S, self._hash_slice)
 
     def _push(self) -> None:
         if self._replica is not None and self.host.enrolment is not None:
