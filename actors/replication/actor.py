@@ -49,12 +49,11 @@ from .messages import (
     UnwatchPrefix,
     WatchPrefix,
 )
-from .mutations import SHRINKING, apply_mutation, unknown_key
+from .mutations import SHRINKING, apply_mutation, check_asked, check_durability, unknown_key
 from .plain import encode_value
 from .replica import HASH_PAUSE_S, StateReplica
 from .store import StateStore
 from .traffic import PeerTraffics
-from .types import TYPES, check_key, new
 from .view import StateView, change_of, entry_of
 from .watchers import Watchers
 
@@ -76,8 +75,6 @@ FORGET_S = 10.0
 END_LEAST_S = 0.02
 END_MOST_S = 60.0
 """Until the next look for values that end: clocks may step."""
-MAX_WITHIN_S = 60.0
-DURABILITIES = ("host", "majority")
 
 
 class DistributedState(Server):
@@ -97,6 +94,7 @@ class DistributedState(Server):
         self._growth: Growth
         self._view_made = False
         self._forgetting = Forgetting()
+        self._hashing = False
         self._watchers = Watchers()
         self._traffic = PeerTraffics()
         self._waiting: list[Waiter] = []
@@ -112,7 +110,6 @@ class DistributedState(Server):
             self.log.error("the shared state is down: %s", error)
         if self.host.enrolment is not None:
             self.every(ROUND_S, self._round)
-            self.every(HASH_PAUSE_S, lambda: self._replica and self._replica.hash_some())
         self.every(FORGET_S, self._forget)
 
     def stop(self, reason: str) -> None:
@@ -130,8 +127,8 @@ class DistributedState(Server):
     @handles(Mutate)
     async def _mutate(self, request: Mutate) -> EntryRecord:
         store = self._ready()
-        _check_asked(request)
-        _check_durability(request.durability, request.within_s)
+        check_asked(request)
+        check_durability(request.durability, request.within_s)
         try:
             answer, flushed = self._apply(store, request)
         except DiskFull:
@@ -144,7 +141,7 @@ class DistributedState(Server):
     @handles(MutateBatch)
     async def _mutate_batch(self, request: MutateBatch) -> list[EntryRecord]:
         store = self._ready()
-        _check_durability(request.durability, request.within_s)
+        check_durability(request.durability, request.within_s)
         if not 1 <= len(request.mutations) <= MAX_BATCH:
             raise BadRequest(
                 "a batch has too many mutations, or none",
@@ -295,7 +292,7 @@ class DistributedState(Server):
         fresh: set[str] = set()
         for number, request in enumerate(batch):
             try:
-                _check_asked(request)
+                check_asked(request)
                 if request.key not in working:
                     known = store.states.get(request.key, {})
                     working[request.key] = {kind: state.copy() for kind, state in known.items()}
@@ -485,6 +482,14 @@ class DistributedState(Server):
         self._flush()
         if self._failure is None:
             self._cast(self._durably(replica.round) or [])
+        if not self._hashing:
+            self._hash_some()
+
+    def _hash_some(self) -> None:
+        """Compute digests of the tree in slices, between other work, until none wait."""
+        self._hashing = self._replica is not None and self._replica.hash_some()
+        if self._hashing:
+            self.runtime.after(HASH_PAUSE_S, self._hash_some)
 
     def _push(self) -> None:
         if self._replica is not None and self.host.enrolment is not None:
@@ -581,21 +586,6 @@ def _now_us() -> int:
     return time.time_ns() // 1000
 
 
-def _check_asked(request: Mutate) -> None:
-    if request.operation != "delete" and request.type not in TYPES:
-        new(request.type)
-    check_key(request.key)
-
-
 def _check_limit(limit: int) -> None:
     if limit < 0:
         raise BadRequest("the limit is negative", asked=str(limit))
-
-
-def _check_durability(durability: str, within_s: float) -> None:
-    if durability not in DURABILITIES or not 0 < within_s <= MAX_WITHIN_S:
-        raise BadRequest(
-            "there is no such durability",
-            asked=f"{durability[:80]!r} within {within_s:g} s",
-            found=f"{' or '.join(DURABILITIES)}, within {MAX_WITHIN_S:g} s at most",
-        )

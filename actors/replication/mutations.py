@@ -19,8 +19,10 @@ from .lww import LWWRegister, Stamp
 from .messages import Mutate
 from .ormap import ORMap
 from .plain import encode_value
-from .types import mutate, new
+from .types import TYPES, check_key, mutate, new
 
+MAX_WITHIN_S = 60.0
+DURABILITIES = ("host", "majority")
 SHRINKING = frozenset({"remove", "remove_field", "disable", "delete"})
 """What needs no room."""
 PUTS = frozenset({"put", "put_field", "compare_and_put"})
@@ -127,6 +129,23 @@ def _delete(kinds: dict[str, Crdt], me: Replica, now_us: int) -> list[bytes]:
     deltas.append(register.put(me, gone, now_us).to_bytes())
     kinds[LWWRegister.kind] = register
     return deltas
+
+
+def check_asked(request: Mutate) -> None:
+    """Raises BadRequest for a type or a key that is none."""
+    if request.operation != "delete" and request.type not in TYPES:
+        new(request.type)
+    check_key(request.key)
+
+
+def check_durability(durability: str, within_s: float) -> None:
+    """Raises BadRequest for a durability that is none, or too long a wait for it."""
+    if durability not in DURABILITIES or not 0 < within_s <= MAX_WITHIN_S:
+        raise BadRequest(
+            "there is no such durability",
+            asked=f"{durability[:80]!r} within {within_s:g} s",
+            found=f"{' or '.join(DURABILITIES)}, within {MAX_WITHIN_S:g} s at most",
+        )
 
 
 def unknown_key(key: str) -> UnknownKey:

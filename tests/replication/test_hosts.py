@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -12,7 +13,16 @@ import pytest
 from actorgrid.actors.host.context import HostContext
 from actorgrid.actors.links.messages import CastPackets, TellMembers
 from actorgrid.actors.replication.actor import DistributedState
-from actorgrid.actors.replication.messages import MembersNow, Mutate, PacketCame, Read, StateChanged, WatchPrefix
+from actorgrid.actors.replication.messages import (
+    MembersNow,
+    Mutate,
+    MutateBatch,
+    PacketCame,
+    Read,
+    StateChanged,
+    WatchPrefix,
+)
+from actorgrid.actors.replication.replica import HASH_AT_ONCE
 from actorgrid.configs.paths import HostPaths
 from actorgrid.configs.schema import Settings
 from actorgrid.errors import BadRequest, NotReplicated
@@ -190,3 +200,23 @@ def test_inspect_shows_who_is_behind_and_what_was_refused(hosts: Hosts) -> None:
     assert (status["origins"], status["refused"]) == (1, {"malformed": 1})
     metrics = hosts.server("host-0").metrics()
     assert (metrics["state_gossip_lag_max"], metrics["state_gossip_refused_malformed_total"]) == (1.0, 1.0)
+
+
+def test_a_tree_that_is_to_be_made_anew_is_made_in_slices_and_then_nothing_more_is_done(hosts: Hosts) -> None:
+    replica = hosts.server("host-0")._replica
+    assert replica is not None
+    batch = tuple(Mutate(f"key/{number}", "g_counter", "increment", 1) for number in range(500))
+    hosts.nodes["host-0"].request("distributed_state", MutateBatch(batch))
+    tree, slices = replica._tree, []
+    work = tree.work
+    tree.forget_all()
+    tree.touch(replica.states)
+    tree.work = lambda most: slices.append(most) or work(most)  # type: ignore[func-returns-value, method-assign]
+    replica.gossip.limits = replace(replica.gossip.limits, tree_digests_a_round=10)
+    hosts.run(1.2)
+    assert tree.waiting == 0 and len(slices) > 2 and max(slices) <= HASH_AT_ONCE
+    hosts.run(1.0)
+    slices.clear()
+    hosts.run(3.0)
+    assert len(slices) <= 3 * 2, "a look in each round, and no timer between"
+    assert len({hosts.server(name)._replica.digest() for name in hosts.names}) == 1  # type: ignore[union-attr]
