@@ -49,9 +49,10 @@ from .messages import (
     UnwatchPrefix,
     WatchPrefix,
 )
-from .mutations import SHRINKING, apply_mutation, check_asked, check_durability, unknown_key
+from .mutations import SHRINKING, apply_mutation, check_asked, check_durability, check_limit, unknown_key
 from .plain import encode_value
 from .replica import HASH_PAUSE_S, StateReplica
+from .stamp_clock import StampClock, latest_of_others
 from .store import StateStore
 from .traffic import PeerTraffics
 from .view import StateView, change_of, entry_of
@@ -95,6 +96,7 @@ class DistributedState(Server):
         self._view_made = False
         self._forgetting = Forgetting()
         self._hashing = False
+        self._clock = StampClock(self.host.enrolment is None, *self._clocks())
         self._watchers = Watchers()
         self._traffic = PeerTraffics()
         self._waiting: list[Waiter] = []
@@ -168,7 +170,7 @@ class DistributedState(Server):
     @handles(Read)
     def _read(self, request: Read) -> EntryRecord:
         self._settled()
-        entry = self._view.entry(request.key, _now_us())
+        entry = self._view.entry(request.key, self._now_us())
         if entry is None:
             raise unknown_key(request.key)
         return entry
@@ -176,15 +178,15 @@ class DistributedState(Server):
     @handles(ReadPrefix)
     def _read_prefix(self, request: ReadPrefix) -> list[EntryRecord]:
         self._settled()
-        _check_limit(request.limit)
-        who = request.user, request.shared
-        return self._view.entries(request.prefix, request.behind, request.limit, MAX_READ_BYTES, _now_us(), *who)[0]
+        check_limit(request.limit)
+        asked = request.prefix, request.behind, request.limit, MAX_READ_BYTES
+        return self._view.entries(*asked, self._now_us(), request.user, request.shared)[0]
 
     @handles(ReadChanges)
     def _read_changes(self, request: ReadChanges) -> ChangesPage:
         self._settled()
-        _check_limit(request.limit)
-        log, now_us = self._view.log, _now_us()
+        check_limit(request.limit)
+        log, now_us = self._view.log, self._now_us()
         who = request.user, request.shared
         after = read_change_id(request.after)
         upto = change_id(log.epoch, log.position)
@@ -231,6 +233,7 @@ class DistributedState(Server):
             "state_journal_bytes": float(replica.store.journal_bytes) if replica else 0.0,
             "state_snapshot_bytes": float(replica.store.snapshot_bytes) if replica else 0.0,
             "state_commit_seconds": self._last_commit_s,
+            "state_clock_unconfirmed_seconds": self._clock.unconfirmed_us / 1e6,
             "state_down": float(self._failure is not None),
         }
         if replica is not None:
@@ -264,7 +267,7 @@ class DistributedState(Server):
             store.reserve(2 * value_bytes + 4096)
         elif request.operation == "delete":
             store.reserve(2 * self._view.usage.size(request.key) + 4096)
-        deltas = apply_mutation(kinds, request, self._me(), _now_us())
+        deltas = apply_mutation(kinds, request, self._me(), self._now_us())
         answer = self._answer(request, kinds)
         if not deltas:
             return answer, None
@@ -284,7 +287,7 @@ class DistributedState(Server):
         working: dict[str, dict[str, Crdt]] = {}
         staged: list[tuple[str, list[bytes]]] = []
         answers: list[EntryRecord] = []
-        size, now_us = 0, _now_us()
+        size, now_us = 0, self._now_us()
         growing = [request for request in batch if request.operation not in SHRINKING]
         if growing:  # once, and first: it may have to write, or to read the disk again
             added = {request.key for request in growing} - store.states.keys()
@@ -321,7 +324,7 @@ class DistributedState(Server):
         return answers, self._wait_for_flush(store)
 
     def _answer(self, request: Mutate, kinds: dict[str, Crdt]) -> EntryRecord:
-        seen = shown(kinds, _now_us())
+        seen = shown(kinds, self._now_us())
         return (
             EntryRecord(key=request.key, type=request.type, value=None) if seen is None else entry_of(request.key, seen)
         )
@@ -387,12 +390,13 @@ class DistributedState(Server):
     def _settle_changes(self, replica: StateReplica) -> None:
         """What changed is durable: take it into what readers see, and tell the watchers."""
         changed, replica.changed = replica.changed, {}
-        now_us = _now_us()
+        now_us = self._now_us()
         for key in changed:
             change = self._view.changed(key, now_us)
             if change is not None:
                 self._watchers.tell(change, self.cast)
             self._forgetting.came_back(replica, self._view, key)
+            self._clock.heard(latest_of_others(replica.states.get(key, {}), replica.me[0]), *self._clocks())
         self._look_for_ends()
 
     def _look_for_ends(self) -> None:
@@ -402,7 +406,7 @@ class DistributedState(Server):
             self._end_timer.cancel()
             self._end_timer = None
         if next_us is not None:
-            wait_s = min(max((next_us - _now_us()) / 1e6, END_LEAST_S), END_MOST_S)
+            wait_s = min(max((next_us - self._now_us()) / 1e6, END_LEAST_S), END_MOST_S)
             self._end_timer = self.runtime.after(wait_s, self._end)
 
     def _end(self) -> None:
@@ -410,7 +414,7 @@ class DistributedState(Server):
         self._end_timer = None
         if self._failure is not None:
             return
-        for change in self._view.end(_now_us()):
+        for change in self._view.end(self._now_us()):
             self._figures["ended"] += 1
             self._watchers.tell(change, self.cast)
         self._look_for_ends()
@@ -423,7 +427,7 @@ class DistributedState(Server):
             return
         self._flush()
         if self._failure is None and (self._members_known or self.host.enrolment is None):
-            self._figures["forgotten"] += self._forgetting.look(replica, self._view, _now_us())
+            self._figures["forgotten"] += self._forgetting.look(replica, self._view, self._now_us())
 
     def _guard(self, work: Callable[[], None]) -> None:
         """Do disk *work*; if it leaves the disk in doubt, this server is down from here on."""
@@ -463,7 +467,8 @@ class DistributedState(Server):
         replica = self._replica
         if replica is None or self._failure is not None:
             return
-        now_us = _now_us()
+        # By the wall clock, though it may not be believed: who waits for it to be right could not be told that it is.
+        now_us, _ = self._clocks()
         self._traffic.came(message.host_id, len(message.packet), self.runtime.monotonic())
         sends = self._durably(lambda: replica.receive(message.host_id, message.packet, now_us))
         if sends is None:
@@ -555,7 +560,7 @@ class DistributedState(Server):
         replica.changed.clear()
         # What was told is on the disk, so the positions told stay good; what was not has none.
         log = self._view.log if self._view_made else ChangeLog(f"{random.SystemRandom().getrandbits(64):016x}")
-        self._view, self._view_made = StateView(replica.states, log, _now_us()), True
+        self._view, self._view_made = StateView(replica.states, log, self._now_us()), True
         self._growth = Growth(self.host.settings, replica.states, self._view)
         self._forgetting = Forgetting()
         self._look_for_ends()
@@ -563,6 +568,12 @@ class DistributedState(Server):
     def _live(self) -> StateReplica:
         assert self._replica is not None, "nothing is done before it was opened"
         return self._replica
+
+    def _now_us(self) -> int:
+        return self._clock.now_us(*self._clocks())
+
+    def _clocks(self) -> tuple[int, int]:
+        return time.time_ns() // 1000, int(self.runtime.boottime() * 1e6)
 
     def _me(self) -> Replica:
         return self._live().me
@@ -580,12 +591,3 @@ class DistributedState(Server):
         self._ready()
         self._flush()
         return self._ready()
-
-
-def _now_us() -> int:
-    return time.time_ns() // 1000
-
-
-def _check_limit(limit: int) -> None:
-    if limit < 0:
-        raise BadRequest("the limit is negative", asked=str(limit))

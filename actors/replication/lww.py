@@ -67,6 +67,11 @@ class LWWRegister(Crdt):
         """The stamp of the last write."""
         return None if self._write is None else self._write[:2]
 
+    @property
+    def writer(self) -> str | None:
+        """The host of the last write."""
+        return None if self._write is None else self._write[2][0]
+
     def put(self, replica: Replica, value: Any, now_us: int = 0) -> Self:
         """Write *value*: it beats whatever this register holds now."""
         data = encode_value(value)

@@ -138,6 +138,12 @@ def check_asked(request: Mutate) -> None:
     check_key(request.key)
 
 
+def check_limit(limit: int) -> None:
+    """Raises BadRequest for less than none."""
+    if limit < 0:
+        raise BadRequest("the limit is negative", asked=str(limit))
+
+
 def check_durability(durability: str, within_s: float) -> None:
     """Raises BadRequest for a durability that is none, or too long a wait for it."""
     if durability not in DURABILITIES or not 0 < within_s <= MAX_WITHIN_S:
