@@ -11,8 +11,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from actorgrid.actors.replication.actor import ROUND_S
 from actorgrid.actors.replication.exchange import GossipLimits, Send
-from actorgrid.actors.replication.replica import StateReplica
+from actorgrid.actors.replication.replica import HASH_PAUSE_S, StateReplica
 from actorgrid.actors.replication.types import LWWRegister, ORSet, PNCounter, mutate, new
 
 NOW_US = 1_700_000_000_000_000
@@ -42,6 +43,10 @@ class Host:
     starts: int = 1
     losses: int = 0
     pending: list[Update] = field(default_factory=list)
+
+
+SLICES_A_ROUND = int(ROUND_S / HASH_PAUSE_S)
+"""Of a host's tree that its server makes before the next round."""
 
 
 class Town:
@@ -115,7 +120,11 @@ class Town:
 
     def round(self, name: str) -> None:
         self.commit(name)
-        self._post(name, self.hosts[name].replica.round())
+        replica = self.hosts[name].replica
+        self._post(name, replica.round())
+        for _ in range(SLICES_A_ROUND):
+            if not replica.hash_some():
+                break
 
     def deliver(self, commit: bool = True) -> bool:
         """One packet, or its loss. ``commit=False``: what it brings is not durable yet."""
