@@ -136,14 +136,20 @@ class PeerChoice:
         return partners[ours.index(self._me) % len(partners)]
 
     def _first(self, order: list[str]) -> list[str]:
-        """The first of *order* that may relay. When all are away or silent, the first all the same: nobody knows."""
+        """The first of *order* that may relay. When all are away or silent, each in turn.
+
+        Who is there and holds the same as we do says nothing: to stay with the first might be to stay with dead hosts.
+        """
         found: list[str] = []
         for name in order:
             if name not in self._away and not self._silent(name):
                 found.append(name)
                 if len(found) == self._limits.relays:
-                    break
-        return found or order[: self._limits.relays]
+                    return found
+        if found:
+            return found
+        at = self._round % len(order)
+        return [*order[at:], *order[:at]][: self._limits.relays]
 
     def _silent(self, name: str) -> bool:
         """Whether it should have been heard of by now: at a large site each host turns to each other but rarely."""

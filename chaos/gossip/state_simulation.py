@@ -145,7 +145,7 @@ class StateHost:
         state = self.states.setdefault(key, {}).setdefault(kind, new(kind))
         delta = self.stamped(state, operation, value, now)
         row = self.gossip.local(key, delta.to_bytes())
-        self._rows.append(row)
+        self._stage([row])
         self._touch(key)
         return row.origin, row.sequence
 
@@ -167,7 +167,7 @@ class StateHost:
                 case TakeDeltas(rows, deltas):
                     for row, delta in zip(rows, deltas, strict=True):
                         self._join(row.key, delta)
-                    self._rows += rows
+                    self._stage(rows)
                 case TakeState(key, state):
                     self._join(key, state)
                 case TakeVector(vector):
@@ -182,8 +182,6 @@ class StateHost:
         disk = self.disk
         for key in self._touched:
             disk.states[key] = {kind: state.to_bytes() for kind, state in self.states[key].items()}
-        for row in self._rows:
-            disk.vector[row.origin] = row.sequence
         disk.rows += self._rows
         disk.vector.update(self._vector)
         self._touched, self._rows, self._vector = {}, [], {}
@@ -195,6 +193,11 @@ class StateHost:
         # A copy: what came is shared with whoever sent it here.
         kinds[delta.kind] = self.join(delta.copy() if known is None else known, delta)
         self._touch(key)
+
+    def _stage(self, rows: list[DottedDelta]) -> None:
+        # Counts in the order in which they came, as in a journal: a walk's may be followed by deltas in one commit.
+        self._rows += rows
+        self._vector.update((row.origin, row.sequence) for row in rows)
 
     def _touch(self, key: str) -> None:
         self.tree.touch((key,))

@@ -68,11 +68,14 @@ def test_a_silent_partner_is_passed_over_and_comes_back_with_its_first_word() ->
     assert partner in choice.partners(choice.far_sites[0])
 
 
-def test_with_all_relays_silent_the_first_serve_all_the_same() -> None:
-    choice = choices({"east": 1, "west": 2})["east0"]
-    for _ in range(3 * LIMITS.silent_rounds):
+def test_with_all_of_a_site_silent_each_is_turned_to_before_long() -> None:
+    """Who holds the same says nothing, so the silent one that lives has to be found among those that are dead."""
+    choice = choices({"east": 1, "west": 7})["east0"]
+    for _ in range(20 * LIMITS.silent_rounds):
         choice.begin_round()
-    assert len(choice.partners("west")) == 2
+    assert len(choice.partners("west")) == LIMITS.relays
+    turned = {name for _ in range(7) for name in choice.begin_round()}
+    assert turned == {f"west{number}" for number in range(7)}
 
 
 def test_now_and_then_a_host_that_is_no_relay_turns_to_another_site() -> None:
