@@ -62,6 +62,7 @@ class Town:
         self.updates: list[Update] = []
         self.sent_bytes = 0
         self.now_us = NOW_US
+        self.slices_a_round = SLICES_A_ROUND
         self.clock_steps_us: dict[str, int] = {}
         """By host, how far its clock is from the others'."""
         self.names = [f"host-{number}" for number in range(count)]
@@ -122,7 +123,7 @@ class Town:
         self.commit(name)
         replica = self.hosts[name].replica
         self._post(name, replica.round())
-        for _ in range(SLICES_A_ROUND):
+        for _ in range(self.slices_a_round):
             if not replica.hash_some():
                 break
 
