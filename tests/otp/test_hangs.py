@@ -20,7 +20,7 @@ from actorgrid.errors import ActorDown
 from actorgrid.supervisors.exits import ExitReason
 from actorgrid.supervisors.inspection import Suspend
 from actorgrid.supervisors.wire import TreeSettings
-from tests.otp.conftest import BRISK, Front, Rig, wait_until
+from tests.otp.conftest import BRISK, Front, Rig, stop_between_handlers, wait_until
 from tests.otp.servers import Quick
 from tests.processes import is_alive
 
@@ -44,7 +44,7 @@ def test_a_stopped_process_is_killed_as_hung_and_restarted(rig: MakeRig) -> None
     tree.up(tree.spec("victim"), tree.spec("other"))
     before = tree.pids()
     tree.watch("victim")
-    os.kill(before["victim"], signal.SIGSTOP)
+    stop_between_handlers(before["victim"])
     reason = tree.down("victim", IDLE_S * PATIENCE)
     assert (reason.kind, reason.exit_status) == ("hung", -signal.SIGKILL)
     assert "its loop has not turned" in reason.message
@@ -83,7 +83,7 @@ def hang_another(tree: Rig) -> None:
     """Long enough for anyone to be taken for hung: the time that it takes for one that stopped, twice."""
     for _ in range(2):
         pid = tree.pid("canary")
-        os.kill(pid, signal.SIGSTOP)
+        stop_between_handlers(pid)
         tree.back("canary", pid)
 
 
@@ -166,7 +166,7 @@ def test_after_a_pause_of_everything_nobody_is_killed(front: Front, order: str) 
             os.kill(pid, signal.SIGCONT)
         assert front.ask()["servers"] == before
     # The judges are awake and have judged again: one that stops now is found. The others are as they were.
-    os.kill(before["leaf"]["pid"], signal.SIGSTOP)
+    stop_between_handlers(before["leaf"]["pid"])
     wait_until(lambda: "loop has not turned" in str(front.ask()["servers"]["leaf"]["last_exit"]), "a hung leaf")
     after = front.ask()["servers"]
     assert {name: server for name, server in after.items() if name != "leaf"} == {
