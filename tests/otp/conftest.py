@@ -261,7 +261,7 @@ def front() -> Iterator[Front]:
 
 
 EPOLL_WAIT_CALLS = {"x86_64": {232, 281, 441}, "aarch64": {22, 441}}
-"""The numbers of epoll_wait, epoll_pwait and epoll_pwait2 (the kernel's ``syscall_64.tbl`` and ``asm-generic/unistd.h``)."""
+"""The numbers of epoll_wait, epoll_pwait and epoll_pwait2 (the kernel's ``syscall_64.tbl`` and ``unistd.h``)."""
 
 
 def stop_between_handlers(pid: int) -> None:
