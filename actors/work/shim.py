@@ -527,7 +527,7 @@ def worker_draft(result: Path) -> Path:
 
 def worker_body(spec: dict[str, Any], inherited: list[socket.socket], is_over: Callable[[], bool]) -> int:
     """What the child of a function job or pool worker does after its fork; gives the exit code."""
-    from . import worker
+    from . import function_job, worker
 
     sys.stdin, sys.stdout, sys.stderr = (
         os.fdopen(0, "r", closefd=False),
@@ -537,7 +537,7 @@ def worker_body(spec: dict[str, Any], inherited: list[socket.socket], is_over: C
     gc.enable()
     worker.use_environment(spec["env"])
     if spec["kind"] == "function":
-        return worker.run_job(spec, worker_draft(Path(spec["function"]["result_path"])))
+        return function_job.run_job(spec, worker_draft(Path(spec["function"]["result_path"])))
     listener, control = inherited
     worker.serve(spec["worker"]["worker_id"], listener, control, is_over)
 

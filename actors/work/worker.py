@@ -11,12 +11,9 @@ and the worker reports ["spoiled", reason] when it should not be used again.
 
 from __future__ import annotations
 
-import contextlib
-import errno
 import faulthandler
 import gc
 import hmac
-import io
 import os
 import pickle  # nosec B403 - only after the client's secret was checked
 import select
@@ -24,10 +21,8 @@ import signal
 import socket
 import sys
 import threading
-from collections import deque
 from collections.abc import Callable
-from pathlib import Path
-from time import monotonic, sleep
+from time import monotonic
 from types import FrameType
 from typing import Any, NoReturn
 
@@ -45,7 +40,6 @@ from actorgrid.task_context import ATTEMPT_NUMBER
 from actorgrid.transports.frames import FrameDecoder, encode_frame
 from actorgrid.transports.task_frames import (
     MAX_BODY_BYTES,
-    MAX_FUNCTIONS,
     PROTOCOL_VERSION,
     CancelTask,
     ClientHello,
@@ -56,27 +50,21 @@ from actorgrid.transports.task_frames import (
     encode_output,
     encode_recalled,
     encode_refused,
-    encode_result,
     encode_success,
     encode_welcome,
     parse_client_frame,
 )
 
-from .attempt_dir import write_durably
+from .client_connection import ClientConnection
 from .environment import PYTHON
-from .function_call import TimeIsUp, describe_failure, dump_value, load_payload
+from .function_call import TimeIsUp, describe_failure, dump_value
 from .recall_watch import RecallWatch
+from .task_output import FLUSH_AFTER_S, TaskOutput
 
-EXIT_TASK_FAILED = 1
 EXIT_TOO_LATE = 75
 READ_BYTES = 256 * 1024
-MAX_WAITING = 10_000  # tasks read ahead; more stay in the socket, and so with the client
-FULL_DISK_RETRY_S = 0.5
-MAX_WAITING_BYTES = 64 * 2**20
 HELLO_BYTES = 64 * 1024  # a stranger may make us hold no more than this
 FLUSH_BYTES = 64 * 1024
-FLUSH_AFTER_S = 0.001
-OUTPUT_HELD_BYTES = 32 * 1024
 HANG_GRACE_S = 5.0  # a task deaf to its timer that long is stuck in C: the whole worker leaves
 
 
@@ -87,120 +75,6 @@ def use_environment(environment: dict[str, str]) -> None:
     for entry in reversed(environment.get("PYTHONPATH", "").split(os.pathsep)):
         if entry and entry not in sys.path:
             sys.path.insert(0, entry)
-
-
-# -- function jobs
-
-
-def run_job(spec: dict[str, Any], result_path: Path) -> int:
-    """Run the one call of a function job and leave its result there; gives the exit code."""
-    faulthandler.enable(file=2)
-    function = spec["function"]
-    try:
-        if function["python"] and function["python"] != PYTHON:
-            raise PythonMismatch(
-                "the function was pickled by another Python",
-                asked=function["python"],
-                found=PYTHON,
-                hint="run client and host on the same minor version of Python",
-            )
-        call, args, kwargs = load_payload(Path(function["payload_path"]), function["digest"], function["inputs"])
-        data = encode_result(dump_value(call(*args, **kwargs), function["max_result_bytes"]))
-        code = 0
-    except ActorGridError as error:
-        named, exception = (error, None) if isinstance(error, PythonMismatch) else describe_failure(error)
-        data, code = encode_result(error=named, exception=exception), EXIT_TASK_FAILED
-    except BaseException as error:  # noqa: BLE001 - the outermost loop of a job: whatever it raises is its result
-        named, exception = describe_failure(error)
-        data, code = encode_result(error=named, exception=exception), EXIT_TASK_FAILED
-        print(named.details.get("traceback", ""), file=sys.stderr, end="")
-    for stream in (sys.stdout, sys.stderr):
-        try:
-            stream.flush()
-        except (OSError, ValueError):
-            continue  # closed by the user's code
-    while True:
-        try:
-            write_durably(result_path, data)
-            return code
-        except OSError as error:
-            # A full disk holds the job back as it holds back output; the job's own time limit still counts.
-            if error.errno not in (errno.ENOSPC, errno.EDQUOT):
-                raise
-            sleep(FULL_DISK_RETRY_S)
-
-
-# -- session tasks
-
-
-class _Client:
-    """One client's connection: the functions it has sent, and what it waits for."""
-
-    def __init__(self, connection: socket.socket) -> None:
-        self.socket = connection
-        self.decoder = FrameDecoder()
-        self.welcome = False
-        self.functions: dict[bytes, tuple[bytes, Any]] = {}
-        self.waiting: deque[TaskFrame] = deque()
-        self.read_bytes = 0  # of tasks that were read and not given back: written by who reads, under its lock
-        self.taken_bytes = 0  # of tasks taken to be run: written by the main thread
-        self.cancelled: set[int] = set()
-        self.replies: deque[bytes] = deque()
-        self.replies_bytes = 0
-        self.unsent = bytearray()  # the rest of what was sent in part while a task ran
-        self.failure: ActorGridError | TransportError | None = None  # what it said while a task ran was no protocol
-
-    def has_capacity(self) -> bool:
-        """Whether more may be read ahead."""
-        return len(self.waiting) < MAX_WAITING and self.read_bytes - self.taken_bytes < MAX_WAITING_BYTES
-
-
-class _Tee(io.TextIOBase):
-    """``sys.stdout``/``sys.stderr`` of session tasks: to the worker's own file, and to the client in chunks."""
-
-    def __init__(self, worker: Worker, name: str, inner: Any) -> None:
-        self._worker = worker
-        self._name = name
-        self._inner = inner
-        self._held: list[str] = []
-        self._held_chars = 0
-        self.encoding_name = "utf-8"
-
-    def write(self, text: str) -> int:
-        """Keep a copy for the client; written through at a line's end."""
-        self._inner.write(text)
-        self._held.append(text)
-        self._held_chars += len(text)
-        if self._held_chars > OUTPUT_HELD_BYTES or (
-            "\n" in text and monotonic() - self._worker.last_flush > 10 * FLUSH_AFTER_S
-        ):
-            self.flush()
-            self._worker.flush_replies()
-        return len(text)
-
-    def flush(self) -> None:
-        """Queue what is held as one output frame."""
-        self._inner.flush()
-        if self._held:
-            text, self._held, self._held_chars = "".join(self._held), [], 0
-            self._worker.add_output(self._name, text.encode("utf-8", "replace"))
-
-    def writable(self) -> bool:
-        return True
-
-    def isatty(self) -> bool:
-        return False
-
-    def fileno(self) -> int:
-        return int(self._inner.fileno())
-
-    @property
-    def buffer(self) -> Any:
-        return self._inner.buffer
-
-    @property
-    def encoding(self) -> str:  # type: ignore[override]
-        return self.encoding_name
 
 
 class Worker:
@@ -215,7 +89,7 @@ class Worker:
         self._listener = listener
         self._control = control
         self._control_decoder = FrameDecoder()
-        self._client: _Client | None = None
+        self._client: ClientConnection | None = None
         # Held to read from the client and to write to it: the main thread does, and while it runs a task, the watch.
         self._io = threading.RLock()
         self._watch = RecallWatch(self._client_fd, self._flush_during_task, self._listen_during_task)
@@ -224,7 +98,7 @@ class Worker:
         self._secret: bytes = b""
         self._session = ""
         self._gpu_uuids: list[str] = []
-        self._tees: list[_Tee] = []
+        self._tees: list[TaskOutput] = []
         self._poll = select.poll()
         self._poll.register(listener, select.POLLIN)
         self._poll.register(control, select.POLLIN)
@@ -232,8 +106,8 @@ class Worker:
 
     def run(self) -> NoReturn:
         """Serve clients until the shim closes the control socket."""
-        sys.stdout = _Tee(self, "stdout", sys.stdout)
-        sys.stderr = _Tee(self, "stderr", sys.stderr)
+        sys.stdout = TaskOutput(self, "stdout", sys.stdout)
+        sys.stderr = TaskOutput(self, "stderr", sys.stderr)
         self._tees = [sys.stdout, sys.stderr]
         signal.signal(signal.SIGALRM, self._time_is_up)
         os.register_at_fork(after_in_child=self._forked)
@@ -288,7 +162,7 @@ class Worker:
             return
         self._drop_client()  # one that said nothing yet gives way
         connection.setblocking(True)
-        self._client = _Client(connection)
+        self._client = ClientConnection(connection)
         self._poll.register(connection, select.POLLIN)
 
     def _refuse(self, connection: socket.socket, error: ActorGridError) -> None:
@@ -310,7 +184,7 @@ class Worker:
                 client.functions.clear()
                 gc.collect()
 
-    def _read_client(self, client: _Client) -> None:
+    def _read_client(self, client: ClientConnection) -> None:
         try:
             with self._io:
                 # The watch may have read it after we were told that there is something.
@@ -329,13 +203,13 @@ class Worker:
         if not data:
             self._drop_client()
 
-    def _give_up(self, client: _Client, error: ActorGridError | TransportError) -> None:
+    def _give_up(self, client: ClientConnection, error: ActorGridError | TransportError) -> None:
         self._refuse(client.socket, error)
         if client.welcome:
             self._control.sendall(encode_frame(["spoiled", f"its client broke protocol: {error.message}"]))
         self._drop_client()
 
-    def _take(self, client: _Client, frame: list[Any]) -> None:
+    def _take(self, client: ClientConnection, frame: list[Any]) -> None:
         message = parse_client_frame(frame)
         if not client.welcome:
             if not isinstance(message, ClientHello):
@@ -347,29 +221,14 @@ class Worker:
             client.read_bytes += len(message.args)
             client.waiting.append(message)
         elif isinstance(message, Function):
-            client.functions.pop(message.fn_id, None)
-            client.functions[message.fn_id] = (message.code, None)
-            while len(client.functions) > MAX_FUNCTIONS:
-                oldest, *_ = list(client.functions)  # a copy: the other thread may look a function up in between
-                client.functions.pop(oldest, None)
+            client.learn(message)
         elif isinstance(message, CancelTask):
             if any(task.task_id == message.task_id for task in list(client.waiting)):
                 client.cancelled.add(message.task_id)
         elif isinstance(message, Recall):
-            self._reply(client, encode_recalled(self._give_back(client)))
+            client.reply(encode_recalled(client.give_back()))
         else:
             raise MalformedBody("a second hello")
-
-    def _give_back(self, client: _Client) -> list[int]:
-        """Take all tasks out of the queue that nobody has begun: each ``pop`` is ours alone. Gives their ids."""
-        given: list[int] = []
-        with contextlib.suppress(IndexError):
-            while True:
-                task = client.waiting.pop()
-                client.read_bytes -= len(task.args)
-                client.cancelled.discard(task.task_id)
-                given.append(task.task_id)
-        return given
 
     def _check(self, hello: ClientHello) -> None:
         if hello.version != PROTOCOL_VERSION:
@@ -386,7 +245,7 @@ class Worker:
 
     # -- tasks
 
-    def _run_waiting(self, client: _Client) -> None:
+    def _run_waiting(self, client: ClientConnection) -> None:
         """Run what was read; look at the sockets again in between once that costs little beside the task."""
         looked = monotonic()
         self._watch.begins()
@@ -411,7 +270,7 @@ class Worker:
         if client.failure is not None and self._client is client:
             self._give_up(client, client.failure)
 
-    def _look(self, client: _Client) -> None:
+    def _look(self, client: ClientConnection) -> None:
         for fd, _ in self._poll.poll(0):
             if fd == self._control.fileno():
                 self._read_control()
@@ -440,7 +299,7 @@ class Worker:
             if self._is_over():
                 os._exit(EXIT_TOO_LATE)
             client.replies_bytes = 0
-            client.unsent += _drained(client.replies)
+            client.unsent += client.drain_replies()
             try:
                 del client.unsent[: client.socket.send(client.unsent, socket.MSG_DONTWAIT)]
             except OSError:
@@ -467,17 +326,17 @@ class Worker:
             self._flush_during_task()
             return bool(data)  # its end is found again by the main thread
 
-    def _run_one(self, client: _Client, task: TaskFrame) -> None:
+    def _run_one(self, client: ClientConnection, task: TaskFrame) -> None:
         task_id = task.task_id
         if client.cancelled and task_id in client.cancelled:
             client.cancelled.discard(task_id)
-            self._reply(client, encode_failure(task_id, TaskCancelled("cancelled before it started")))
+            client.reply(encode_failure(task_id, TaskCancelled("cancelled before it started")))
             return
         self._task_id = task_id
         if task.attempt_number != 1:
             os.environ[ATTEMPT_NUMBER] = str(task.attempt_number)
         try:
-            function = self._function(client, task.fn_id)
+            function = client.function(task.fn_id)
             args, kwargs = pickle.loads(task.args)  # nosec B301 - from the authenticated owner of this worker
             if task.timeout_s is None:
                 value = function(*args, **kwargs)
@@ -494,26 +353,12 @@ class Worker:
         for tee in self._tees:
             if tee._held:
                 tee.flush()
-        self._reply(client, reply)
+        client.reply(reply)
 
     def _describe(self, error: BaseException, task: TaskFrame) -> tuple[ActorGridError, bytes | None]:
         if isinstance(error, UnknownKey) and error.details.get("fn_id"):
             return error, None
         return describe_failure(error, task.timeout_s)
-
-    def _function(self, client: _Client, fn_id: bytes) -> Any:
-        known = client.functions.pop(fn_id, None)
-        if known is None:
-            raise UnknownKey(
-                "the worker does not hold that function", hint="send it again, then the task", fn_id=fn_id.hex()
-            )
-        code, function = known
-        if function is None:
-            client.functions[fn_id] = known
-            function = pickle.loads(code)  # nosec B301 - from the authenticated owner of this worker
-            del client.functions[fn_id]
-        client.functions[fn_id] = (code, function)  # last used is last in order
-        return function
 
     def _call_timed(self, function: Any, args: Any, kwargs: Any, timeout_s: float) -> Any:
         # Repeats, in case the user's code swallows the first; the C watchdog is for code that never comes back.
@@ -539,11 +384,7 @@ class Worker:
     def add_output(self, stream: str, data: bytes) -> None:
         """Queue an output frame for the client whose task is running, if there is one."""
         if self._client is not None and self._client.welcome:
-            self._reply(self._client, encode_output(self._task_id, stream, data))
-
-    def _reply(self, client: _Client, frame: bytes) -> None:
-        client.replies.append(frame)
-        client.replies_bytes += len(frame)
+            self._client.reply(encode_output(self._task_id, stream, data))
 
     def flush_replies(self) -> None:
         """Send what is queued, however long the client takes to read it.
@@ -560,7 +401,7 @@ class Worker:
         try:
             with self._io:
                 client.replies_bytes = 0
-                data = _drained(client.replies)
+                data = client.drain_replies()
                 if client.unsent:
                     data = bytes(client.unsent) + data
                     client.unsent.clear()
@@ -569,7 +410,7 @@ class Worker:
             if self._client is client:
                 self._drop_client()
 
-    def _send(self, client: _Client, data: memoryview) -> None:
+    def _send(self, client: ClientConnection, data: memoryview) -> None:
         while data:
             try:
                 data = data[client.socket.send(data, socket.MSG_DONTWAIT) :]
@@ -585,11 +426,6 @@ class Worker:
                         self._read_client(client)
                 if self._client is not client:
                     return
-
-
-def _drained(replies: deque[bytes]) -> bytes:
-    """All that is in *replies*, taken out; what another thread puts in meanwhile stays."""
-    return replies.popleft() if len(replies) == 1 else b"".join([replies.popleft() for _ in range(len(replies))])
 
 
 def serve(

@@ -1,0 +1,58 @@
+"""The child of a function job: runs the one call of its payload and leaves the result in a file."""
+
+from __future__ import annotations
+
+import errno
+import faulthandler
+import sys
+from pathlib import Path
+from time import sleep
+from typing import Any
+
+from actorgrid.errors import ActorGridError, PythonMismatch
+from actorgrid.transports.task_frames import encode_result
+
+from .attempt_dir import write_durably
+from .environment import PYTHON
+from .function_call import describe_failure, dump_value, load_payload
+
+EXIT_TASK_FAILED = 1
+FULL_DISK_RETRY_S = 0.5
+
+
+def run_job(spec: dict[str, Any], result_path: Path) -> int:
+    """Run the one call of a function job and leave its result there; gives the exit code."""
+    faulthandler.enable(file=2)
+    function = spec["function"]
+    try:
+        if function["python"] and function["python"] != PYTHON:
+            raise PythonMismatch(
+                "the function was pickled by another Python",
+                asked=function["python"],
+                found=PYTHON,
+                hint="run client and host on the same minor version of Python",
+            )
+        call, args, kwargs = load_payload(Path(function["payload_path"]), function["digest"], function["inputs"])
+        data = encode_result(dump_value(call(*args, **kwargs), function["max_result_bytes"]))
+        code = 0
+    except ActorGridError as error:
+        named, exception = (error, None) if isinstance(error, PythonMismatch) else describe_failure(error)
+        data, code = encode_result(error=named, exception=exception), EXIT_TASK_FAILED
+    except BaseException as error:  # noqa: BLE001 - the outermost loop of a job: whatever it raises is its result
+        named, exception = describe_failure(error)
+        data, code = encode_result(error=named, exception=exception), EXIT_TASK_FAILED
+        print(named.details.get("traceback", ""), file=sys.stderr, end="")
+    for stream in (sys.stdout, sys.stderr):
+        try:
+            stream.flush()
+        except (OSError, ValueError):
+            continue  # closed by the user's code
+    while True:
+        try:
+            write_durably(result_path, data)
+            return code
+        except OSError as error:
+            # A full disk holds the job back as it holds back output; the job's own time limit still counts.
+            if error.errno not in (errno.ENOSPC, errno.EDQUOT):
+                raise
+            sleep(FULL_DISK_RETRY_S)
