@@ -7,7 +7,7 @@ purposes fall to different names.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from hashlib import blake2b
 
 
@@ -19,6 +19,13 @@ def ranked(purpose: str, names: Iterable[str]) -> list[str]:
 def relays_between(purpose: str, site: str, other: str, names: Iterable[str]) -> list[str]:
     """*names*, all of *site*, in the order in which they are to speak to the hosts of site *other*."""
     return ranked(f"{purpose}\0{site}\0{other}", names)
+
+
+def opposite(ours: Sequence[str], me: str, theirs: Sequence[str]) -> str | None:
+    """To whom of *theirs* relay *me* turns: the first of *ours* to the first, and so on round; ``None``: to nobody."""
+    if me not in ours or not theirs:
+        return None
+    return theirs[ours.index(me) % len(theirs)]
 
 
 def _rank(purpose: str, name: str) -> bytes:

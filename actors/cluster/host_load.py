@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from typing import Any, NotRequired, TypedDict
 
-LOAD_PREFIX = "_cluster/load/"
+from ..replication.namespaces import cluster_key
+
+LOAD_PREFIX = cluster_key("load", "")
 """Keys of the shared state that hosts put their load under: ``_cluster/load/HOST_ID``."""
 PUBLISH_S = 1.0
 """A load that changed is told at most this often."""

@@ -22,6 +22,7 @@ from actorgrid.supervisors.server import Server
 from ..gpu.messages import OwnReadings
 from ..ledger.client import LedgerClient
 from ..replication.messages import Mutate, ReadPrefix, StateChanged, WatchPrefix
+from ..replication.namespaces import cluster_key
 from .host_load import LOAD_PREFIX, HostLoad, is_worth_telling, load_in_requests, read_load
 
 STATE_S = 10.0
@@ -32,8 +33,8 @@ LIVE_AGE_S = 1.0
 
 
 def publish_load(server: Server, load: HostLoad) -> Any:
-    """Put this host's load where the others read it; await it. One place: its key may move to a space of its own."""
-    key = f"{LOAD_PREFIX}{server.host.host_id}"
+    """Put this host's load where the others read it; await it."""
+    key = cluster_key("load", str(server.host.host_id))
     return server.call("distributed_state", Mutate(key, "lww_register", "put", dict(load)), STATE_S)
 
 

@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from math import inf
 
-from actorgrid.rendezvous import relays_between
+from actorgrid.rendezvous import opposite, relays_between
 
 from .broadcasts import BroadcastQueue
 from .core import MembershipCore
@@ -84,10 +84,7 @@ class SitedCore(MembershipCore):
 
     def partner(self, site: str) -> str | None:
         """To whom this host turns at another site: the first relay to the first there, the second to the second."""
-        ours, theirs = self._first(self._ours.get(site, [])), self._first(self._far.get(site, []))
-        if self.name not in ours or not theirs:
-            return None
-        return theirs[ours.index(self.name) % len(theirs)]
+        return opposite(self._first(self._ours.get(site, [])), self.name, self._first(self._far.get(site, [])))
 
     # -- events
 

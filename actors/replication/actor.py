@@ -391,12 +391,14 @@ class DistributedState(Server):
         """What changed is durable: take it into what readers see, and tell the watchers."""
         changed, replica.changed = replica.changed, {}
         now_us = self._now_us()
+        latest_us = 0
         for key in changed:
             change = self._view.changed(key, now_us)
             if change is not None:
                 self._watchers.tell(change, self.cast)
             self._forgetting.came_back(replica, self._view, key)
-            self._clock.heard(latest_of_others(replica.states.get(key, {}), replica.me[0]), *self._clocks())
+            latest_us = max(latest_us, latest_of_others(replica.states.get(key, {}), replica.me[0]))
+        self._clock.heard(latest_us, *self._clocks())
         self._look_for_ends()
 
     def _look_for_ends(self) -> None:

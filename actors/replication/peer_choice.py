@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping
 
-from actorgrid.rendezvous import relays_between
+from actorgrid.rendezvous import opposite, relays_between
 
 from .exchange import Dice, GossipLimits
 
@@ -130,10 +130,7 @@ class PeerChoice:
     def _partner(self, other: str) -> str | None:
         """To whom of another site this host turns, as one of its relays to there: the first to the first, and so on."""
         ours = self._first(self._ours[other])
-        if self._me not in ours:
-            return None
-        partners = self.partners(other)
-        return partners[ours.index(self._me) % len(partners)]
+        return opposite(ours, self._me, self.partners(other)) if self._me in ours else None
 
     def _first(self, order: list[str]) -> list[str]:
         """The first of *order* that may relay. When all are away or silent, each in turn.

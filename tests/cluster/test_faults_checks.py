@@ -223,7 +223,6 @@ def test_a_disk_that_hangs_is_waited_for_by_nobody_and_told_by_how_long(
     assert probe.reading()[1] == 0.0
 
 
-@pytest.mark.skipif(os.geteuid() == 0 and not hasattr(os, "O_PATH"), reason="Linux only")
 def test_a_folder_that_cannot_be_written_is_an_error_and_a_full_disk_is_none(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

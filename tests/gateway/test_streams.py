@@ -137,7 +137,7 @@ def test_events_missed_on_the_way_are_read_from_the_ledger(town: Any) -> None:
 
 
 def test_a_quiet_stream_gives_signs_of_life(town: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(stream.send_events, "__defaults__", (0.05,))
+    monkeypatch.setattr(stream, "HEARTBEAT_S", 0.05)
 
     async def two_lines(response: Any) -> list[bytes]:
         return [await response.content.readline() for _ in range(3)]

@@ -16,8 +16,8 @@ from actorgrid.actors.replication.changes import read_change_id
 from actorgrid.actors.replication.messages import ChangesPage
 
 from .codec import encode_json
-from .hub import GAP, Listener, StateItem
-from .stream import FAREWELL_S, HEARTBEAT_S, begin, cut_off, gone, last_words, sse, write
+from .hub import Item, Listener, StateItem
+from .stream import begin, follow, last_words, sse, write
 
 ReadPage = Callable[[str, str], Awaitable[ChangesPage]]
 """(after, behind): as of ``ReadChanges``."""
@@ -39,27 +39,19 @@ class StateStream:
     async def send(self, listener: Listener, after: str) -> web.StreamResponse:
         """Send what came behind *after* (empty: all keys), then what *listener* gets, until it ends."""
         response = self._response = await begin(self._request, "text/event-stream", {"X-Accel-Buffering": "no"})
-        try:
-            await self._write(b": listening\n\n")
-            await self._catch_up(after, "the position is not known here" if after else "initial")
-            while not gone(self._request):
-                got = await listener.next(HEARTBEAT_S)
-                if got is GAP:
-                    await self._catch_up(self._last, "the position is not known any more")
-                elif isinstance(got, StateItem):
-                    await self._change(got)
-                elif listener.ended:
-                    await write(self._request, response, last_words(listener.ended), within_s=FAREWELL_S)
-                    await response.write_eof()
-                    break
-                else:
-                    await self._write(b": still here\n\n")
-        except ConnectionError:
-            return response  # the client went, or was made to
-        cut_off(self._request)
-        return response
+        why = "the position is not known here" if after else "initial"
+        return await follow(
+            self._request,
+            response,
+            listener,
+            lambda: self._catch_up(after, why),
+            self._change,
+            lambda: self._catch_up(self._last, "the position is not known any more"),
+        )
 
-    async def _change(self, item: StateItem) -> None:
+    async def _change(self, item: Item) -> None:
+        if not isinstance(item, StateItem):
+            return
         come, last = read_change_id(item.change_id), read_change_id(self._last)
         if come is not None and last is not None:
             if come[0] != last[0]:

@@ -110,20 +110,35 @@ async def send_events(
             return
         last = max(last, item.index)
         shown = item if own is None else await own(item)
-        if shown is None:
-            return
-        item = shown
-        await write(request, response, sse(item.data, event_id=item.index), last_words("lagging"))
+        if shown is not None:
+            await write(request, response, sse(shown.data, event_id=shown.index), last_words("lagging"))
 
+    async def send_all(items: AsyncIterator[Item]) -> None:
+        async for item in items:
+            await send(item)
+
+    return await follow(request, response, listener, lambda: send_all(start), send, lambda: send_all(refill(last)))
+
+
+async def follow(
+    request: web.Request,
+    response: web.StreamResponse,
+    listener: Listener,
+    first: Callable[[], Awaitable[None]],
+    send: Callable[[Item], Awaitable[None]],
+    fill_gap: Callable[[], Awaitable[None]],
+) -> web.StreamResponse:
+    """Do *first*, then *send* what *listener* gets until the client or the listener ends; behind a gap *fill_gap*.
+
+    A client that hears nothing for ``HEARTBEAT_S`` gets a sign of life.
+    """
     try:
         await write(request, response, b": listening\n\n")
-        async for item in start:
-            await send(item)
+        await first()
         while not gone(request):
             got = await listener.next(HEARTBEAT_S)
             if got is GAP:
-                async for item in refill(last):
-                    await send(item)
+                await fill_gap()
             elif got is not None:
                 await send(got)
             elif listener.ended:
