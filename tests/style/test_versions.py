@@ -97,7 +97,8 @@ def test_the_product_suits_every_python_of_this_machine(python: Interpreter) -> 
 
 PLANTED = {
     "print('\\d')": "invalid escape sequence",
-    "from asyncore import loop": "asyncore",  # gone in 3.12, deprecated before
+    # Gone in 3.12, deprecated before; a Python that never had it cannot know whose it is.
+    **({"from asyncore import loop": "asyncore"} if "asyncore" in sys.stdlib_module_names else {}),
     "def f():\n    import asyncio as a\n    return a.no_such_name": "asyncio.no_such_name",
     "from os.path import no_such_name": "os.path.no_such_name",
     "x = = 1": "invalid syntax",
@@ -123,7 +124,9 @@ def test_a_name_for_types_alone_has_not_to_be_there(python: Interpreter, tmp_pat
 def test_what_does_not_start_or_is_too_old_is_no_python(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     this = versions.asked(Path(sys.executable))
     assert this is not None and this.version == sys.version_info[:2]
-    for name, text in {"python3.12": "exit 127", "python3.13": "echo '{}'", "python3.10": "exit 0"}.items():
+    answers = {"python3.11": "exit 1", "python3.12": "exit 127", "python3.13": "echo '{}'", "python3.10": "exit 0"}
+    answers.pop(f"python{this.name}", None)
+    for name, text in answers.items():
         (tmp_path / name).write_text(f"#!/bin/sh\n{text}\n")  # as a shim answers for a version that is not chosen
         (tmp_path / name).chmod(0o755)
     (tmp_path / f"python{this.name}").symlink_to(sys.executable)
