@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 import shutil
 import signal
@@ -10,19 +11,21 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
+import pytest
+
 from actorgrid.client.find import locate
 from actorgrid.client.http import AdminHttp
 from actorgrid.errors import ActorGridError
 from tests.processes import until
 from tests.system.agent import Agent
-from tests.system.net_wires import Wires, enter
+from tests.system.net_wires import Wires, enter, missing
 
 T = TypeVar("T")
 BASE_PORT = 7400
@@ -210,6 +213,22 @@ def stepped_clock(folder: Path) -> Path | None:
     source = Path(__file__).with_name("stepped_clock.c")
     subprocess.run([compiler, "-shared", "-fPIC", "-O2", "-o", str(made), str(source), "-ldl"], check=True)
     return made
+
+
+SMALL = ("performance.min_free_bytes=1MiB", "performance.reserve_bytes=1MiB", "work.pools.general.warm=0")
+"""Settings of a host that shares its machine with several."""
+
+
+@contextlib.contextmanager
+def formed(folder: Path, hosts: int, settings: Sequence[str], twin: str, gpus: int = 1) -> Iterator[NetCluster]:
+    """Such a cluster, up and of one mind, for a fixture; where this machine has no such hosts, *twin* has the same."""
+    if reason := missing():
+        pytest.skip(f"{reason} ({twin})")
+    made = NetCluster(folder, hosts, settings, gpus)
+    try:
+        yield made.form()
+    finally:
+        made.close()
 
 
 class NetCluster:

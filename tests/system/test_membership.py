@@ -21,8 +21,7 @@ from actorgrid.actors.membership.records import DEAD, MemberStatus, first_incarn
 from actorgrid.actors.membership.seal import DatagramSeal, Keyring
 from actorgrid.errors import ActorGridError
 from tests.processes import until
-from tests.system.net_hosts import NetCluster
-from tests.system.net_wires import missing
+from tests.system.net_hosts import SMALL, NetCluster, formed
 
 HOSTS = 5
 SECRET = re.compile(rb'"rotate_gossip_key"[^}]*"number":(\d+)[^}]*"secret":"([0-9a-f]{64})"')
@@ -30,22 +29,9 @@ SECRET = re.compile(rb'"rotate_gossip_key"[^}]*"number":(\d+)[^}]*"secret":"([0-
 
 @pytest.fixture(scope="module")
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[NetCluster]:
-    if reason := missing():
-        pytest.skip(f"{reason} (tests/membership has the same on hosts of one process)")
-    made = NetCluster(
-        tmp_path_factory.mktemp("membership"),
-        HOSTS,
-        (
-            "performance.min_free_bytes=1MiB",
-            "performance.reserve_bytes=1MiB",
-            "work.pools.general.warm=0",
-            "cluster.membership=lan_fast",
-        ),
-    )
-    try:
-        yield made.form()
-    finally:
-        made.close()
+    twin = "tests/membership has the same on hosts of one process"
+    with formed(tmp_path_factory.mktemp("membership"), HOSTS, (*SMALL, "cluster.membership=lan_fast"), twin) as made:
+        yield made
 
 
 @pytest.fixture(autouse=True)

@@ -19,33 +19,26 @@ from actorgrid.chaos.simulator.scenario import find
 from tests.processes import until
 from tests.system import hold, net_scenarios
 from tests.system.net_checks import check_logs, explain, no_violation, one_leader_a_term
-from tests.system.net_hosts import NetCluster, Standstill
+from tests.system.net_hosts import SMALL, NetCluster, Standstill, formed
 from tests.system.net_scenarios import GPUS_A_HOST, Scenario, clocks_step
-from tests.system.net_wires import missing
 from tests.system.net_work import Work, unfinished
 
 HOSTS = 5
 ISOLATION_S = 3.0
 SETTINGS = (
-    "performance.min_free_bytes=1MiB",
-    "performance.reserve_bytes=1MiB",
+    *SMALL,
     "performance.ledger_segment_bytes=4MiB",
     f"work.max_isolation_s={ISOLATION_S}",
     "work.kill_grace_s=0.5",
-    "work.pools.general.warm=0",
     "scheduling.retry_backoff_s=0.1",
 )
 
 
 @pytest.fixture(scope="module")
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[NetCluster]:
-    if reason := missing():
-        pytest.skip(f"{reason} (actorgrid chaos run has the same faults on simulated hosts)")
-    made = NetCluster(tmp_path_factory.mktemp("net"), HOSTS, SETTINGS, GPUS_A_HOST)
-    try:
-        yield made.form()
-    finally:
-        made.close()
+    twin = "actorgrid chaos run has the same faults on simulated hosts"
+    with formed(tmp_path_factory.mktemp("net"), HOSTS, SETTINGS, twin, GPUS_A_HOST) as made:
+        yield made
 
 
 def play(cluster: NetCluster, scenario: Scenario, seed: int) -> None:

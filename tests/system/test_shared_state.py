@@ -15,25 +15,16 @@ import pytest
 from actorgrid.client.state import SharedState
 from actorgrid.errors import ActorGridError, NotReplicated
 from tests.processes import until
-from tests.system.net_hosts import NetCluster
-from tests.system.net_wires import missing
+from tests.system.net_hosts import SMALL, NetCluster, formed
 
 HOSTS = 5
 
 
 @pytest.fixture(scope="module")
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[NetCluster]:
-    if reason := missing():
-        pytest.skip(f"{reason} (tests/replication has the same faults on simulated hosts)")
-    made = NetCluster(
-        tmp_path_factory.mktemp("state"),
-        HOSTS,
-        ("performance.min_free_bytes=1MiB", "performance.reserve_bytes=1MiB", "work.pools.general.warm=0"),
-    )
-    try:
-        yield made.form()
-    finally:
-        made.close()
+    twin = "tests/replication has the same faults on simulated hosts"
+    with formed(tmp_path_factory.mktemp("state"), HOSTS, SMALL, twin) as made:
+        yield made
 
 
 def change(cluster: NetCluster, number: int, key: str, **body: Any) -> Any:

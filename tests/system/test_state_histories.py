@@ -29,8 +29,7 @@ from tests.replication.history_oracle import (
     check_register,
     check_set,
 )
-from tests.system.net_hosts import NetCluster
-from tests.system.net_wires import missing
+from tests.system.net_hosts import SMALL, NetCluster, formed
 
 HOSTS = 5
 STEPS = 240
@@ -40,17 +39,9 @@ COUNTER, SET, REGISTER = "h/counter", "h/set", "h/register"
 
 @pytest.fixture(scope="module")
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[NetCluster]:
-    if reason := missing():
-        pytest.skip(f"{reason} (tests/replication has the same faults on simulated hosts)")
-    made = NetCluster(
-        tmp_path_factory.mktemp("histories"),
-        HOSTS,
-        ("performance.min_free_bytes=1MiB", "performance.reserve_bytes=1MiB", "work.pools.general.warm=0"),
-    )
-    try:
-        yield made.form()
-    finally:
-        made.close()
+    twin = "tests/replication has the same faults on simulated hosts"
+    with formed(tmp_path_factory.mktemp("histories"), HOSTS, SMALL, twin) as made:
+        yield made
 
 
 class Histories:
