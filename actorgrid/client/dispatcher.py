@@ -1,4 +1,4 @@
-"""Carries calls to leased workers and results back: one reader thread, writes straight from the caller's thread.
+"""Carries calls to leased workers and results back.
 
 Measured on a 2-core machine it takes some 25 µs of CPU per empty task on the client's side, most of it
 msgpack, one ``send`` per submit and the future itself.
@@ -6,8 +6,6 @@ msgpack, one ``send`` per submit and the future itself.
 
 from __future__ import annotations
 
-import os
-import select
 import socket
 import threading
 import time
@@ -42,10 +40,10 @@ from .options import TaskOptions, WorkerShape
 from .output import OutputPrinter
 from .pickling import FunctionCode, loads_value
 from .stealing import ask_back, given_back, ran_after_all
+from .worker_sockets import WorkerSockets
 
 MAX_UNFINISHED = 100_000
 MAX_LANES = 256
-TICK_S = 0.02
 TIMEOUT_GRACE_S = 2.0
 _READ_BYTES = 256 * 1024
 
@@ -61,7 +59,6 @@ class Dispatcher:
         self._lock = threading.Lock()
         self._room = threading.Condition(self._lock)
         self._lanes: dict[WorkerShape, Lane] = {}
-        self._links: dict[int, LeasedWorker] = {}
         self._pace = Pace()
         self._last_task_id = 0
         self._unfinished = 0
@@ -72,12 +69,8 @@ class Dispatcher:
         self.balancing: str | None = None  # the client's policy for calls that do not say
         self.pool_balancing: dict[str, str] = {}  # the host's, by pool, for clients that do not either
         self._closed = False
-        self._ticking = False
-        self._wake_fd = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
-        self._epoll = select.epoll()
-        self._epoll.register(self._wake_fd, select.EPOLLIN)
-        self._reader = threading.Thread(target=self._run, name="actorgrid-results", daemon=True)
-        self._reader.start()
+        self._sockets = WorkerSockets(self._lock, self._read, self._tick)
+        self._sockets.start()
 
     # -- for the client
 
@@ -103,15 +96,15 @@ class Dispatcher:
             now = time.monotonic()
             if link is not None:
                 self._put(link, call, estimate_s, now)
-                self._flush(link)
+                self._sockets.flush(link)
                 if len(link.calls) > 1 or call.timeout_s is not None:
-                    self._tick_soon()
+                    self._sockets.tick_soon()
             else:
                 lane.push(call, now)
                 first = not lane.links and not lane.requests
                 if first:
                     lane.requests += 1
-                self._tick_soon()
+                self._sockets.tick_soon()
         if first:
             self._source.want(lane, True)
         return future
@@ -134,7 +127,7 @@ class Dispatcher:
             else:
                 call.cancelled = True
                 call.link.out += encode_cancel(call.task_id)
-                self._flush(call.link)
+                self._sockets.flush(call.link)
         return future._cancelled()
 
     def has_started(self, future: TaskFuture[Any]) -> bool:
@@ -188,21 +181,21 @@ class Dispatcher:
         """Let go of workers that are to leave their host: at once, or when what they have has ended."""
         wanted = set(lease_ids)
         with self._lock:
-            for link in [link for link in self._links.values() if link.lease_id in wanted]:
+            for link in [link for link in self._sockets.links.values() if link.lease_id in wanted]:
                 link.leaving = link.moving = True
                 if not link.calls:
                     self._hand_back(link)
-            self._tick_soon()
+            self._sockets.tick_soon()
 
     def held(self) -> set[str]:
         """The leases in use."""
         with self._lock:
-            return {link.lease_id for link in self._links.values()}
+            return {link.lease_id for link in self._sockets.links.values()}
 
     def figures(self) -> dict[str, int]:
         """The numbers of unfinished calls, workers, lanes, and calls taken from one worker's queue for another's."""
         with self._lock:
-            counts = {"unfinished": self._unfinished, "workers": len(self._links), "lanes": len(self._lanes)}
+            counts = {"unfinished": self._unfinished, "workers": len(self._sockets.links), "lanes": len(self._lanes)}
             return {**counts, "stolen": self._stolen}
 
     def close(self) -> None:
@@ -211,18 +204,17 @@ class Dispatcher:
             if self._closed:
                 return
             self._closed = True
+            self._sockets.close()
             self._room.notify_all()
             calls = [call for lane in self._lanes.values() for call in lane.drain()]
             calls += self._judged
             self._judged.clear()
-            links = list(self._links.values())
+            links = list(self._sockets.links.values())
             for link in links:
                 calls += [call for call in link.calls.values() if not call.cancelled]
                 self._unlink(link)
             self._lanes.clear()
-            os.eventfd_write(self._wake_fd, 1)
-        if threading.current_thread() is not self._reader:
-            self._reader.join(5.0)
+        self._sockets.join(5.0)
         for link in links:
             link.sock.close()
         for call in calls:
@@ -258,14 +250,13 @@ class Dispatcher:
                 link = LeasedWorker(lane, lease_id, worker_id, sock, decoder, time.monotonic(), travel_s, token, *can)
                 lane.balancing = self.balancing or self.pool_balancing.get(lane.shape.pool_name)
                 lane.links.append(link)
-                self._links[link.fd] = link
-                self._epoll.register(link.fd, select.EPOLLIN)
+                self._sockets.add(link)
                 if on_loan:
                     link.on_loan, self._lending.link = True, link
                     self._lend(time.monotonic())
                 self._refill(link)
-                self._flush(link)
-                self._tick_soon()
+                self._sockets.flush(link)
+                self._sockets.tick_soon()
                 for call in hopeless:
                     call.done = True
                     call.future.set_exception(only_older_tokens(call, token))
@@ -283,7 +274,7 @@ class Dispatcher:
                 calls = lane.drain()
                 self._finished(len(calls))
             if lane.waiting:
-                self._tick_soon()
+                self._sockets.tick_soon()
         for call in calls:
             call.future.set_exception(copy_of(error))
 
@@ -295,7 +286,7 @@ class Dispatcher:
     def drop_all(self) -> None:
         """Drop all leases, as the host does not know the session; everything is sent again."""
         with self._lock:
-            links = list(self._links.values())
+            links = list(self._sockets.links.values())
         for link in links:
             self._drop(link, {}, charge=False)
 
@@ -314,7 +305,7 @@ class Dispatcher:
         return lane
 
     def _wait_for_room(self) -> None:
-        if threading.current_thread() is self._reader:
+        if self._sockets.is_reader():
             raise QueueFull(f"{MAX_UNFINISHED} tasks are unfinished", hint="do not submit from callbacks")
         self._blocked += 1
         try:
@@ -353,27 +344,7 @@ class Dispatcher:
     def _supply(self, lane: Lane) -> None:
         for link in lane.links:
             self._refill(link)
-            self._flush(link)
-
-    def _flush(self, link: LeasedWorker) -> None:
-        if not link.out or link.lost:
-            return
-        try:
-            sent = link.sock.send(link.out)
-        except BlockingIOError:
-            sent = 0
-        except OSError:
-            return  # the reader sees the same and deals with it
-        if sent == len(link.out):
-            link.out.clear()
-            if link.watches_out:
-                link.watches_out = False
-                self._epoll.modify(link.fd, select.EPOLLIN)
-            return
-        del link.out[:sent]
-        if not link.watches_out:
-            link.watches_out = True
-            self._epoll.modify(link.fd, select.EPOLLIN | select.EPOLLOUT)
+            self._sockets.flush(link)
 
     def _lend(self, now: float) -> None:
         if not self.lends:
@@ -382,26 +353,19 @@ class Dispatcher:
             case SendCall(link, call):
                 call.lane.take(call)
                 self._put(link, call, self._pace.estimate_s(call.code.kin), now)
-                self._flush(link)
+                self._sockets.flush(link)
             case Return(link):
                 self._hand_back(link)
             case AskForWorker(lane):
                 self._lending.asked = True
                 self._source.want_on_loan(lane, self._lending.cpus)
 
-    def _tick_soon(self) -> None:
-        if not self._ticking:
-            self._ticking = True
-            if not self._closed:
-                os.eventfd_write(self._wake_fd, 1)
-
     def _unlink(self, link: LeasedWorker) -> None:
         link.lost = True
         if self._lending.link is link:
             self._lending.link = None
         link.lane.links.remove(link)
-        self._links.pop(link.fd, None)
-        self._epoll.unregister(link.fd)
+        self._sockets.remove(link)
 
     def _hand_back(self, link: LeasedWorker) -> None:
         self._unlink(link)
@@ -409,29 +373,6 @@ class Dispatcher:
         self._source.give_back(link.lease_id)
 
     # -- the reader thread
-
-    def _run(self) -> None:
-        next_tick = 0.0
-        while not self._closed:
-            for fd, mask in self._epoll.poll(TICK_S if self._ticking else -1):
-                if fd == self._wake_fd:
-                    os.eventfd_read(fd)
-                    continue
-                link = self._links.get(fd)
-                if link is None:
-                    continue
-                if mask & select.EPOLLOUT:
-                    with self._lock:
-                        self._flush(link)
-                if mask & ~select.EPOLLOUT:
-                    self._read(link)
-            now = time.monotonic()
-            if self._ticking and now >= next_tick:
-                next_tick = now + TICK_S
-                self._tick(now)
-        with self._lock:  # close() may have said so and be about to use them
-            self._epoll.close()
-            os.close(self._wake_fd)
 
     def _read(self, link: LeasedWorker) -> None:
         try:
@@ -470,7 +411,7 @@ class Dispatcher:
                 link.lane.observe(each_s)
                 self._finished(len(done))
             self._refill(link)
-            self._flush(link)
+            self._sockets.flush(link)
             if link.on_loan:
                 self._lend(now)
         for call, status, body in done:
@@ -530,7 +471,7 @@ class Dispatcher:
                     if lane.requests >= MAX_LEASE_REQUESTS:
                         break
             self._lend(now)
-            self._ticking = busy
+            self._sockets.ticking = busy
         for lane, first in wanted:
             self._source.want(lane, first)
         for link, call in overdue:
@@ -570,7 +511,7 @@ class Dispatcher:
                         call.lane.push(call, now, front=True)
             self._finished(len(ended))
             self._supply(link.lane)
-            self._tick_soon()
+            self._sockets.tick_soon()
         link.sock.close()
         for call, error in ended:
             if isinstance(error, WorkerLost):
@@ -592,7 +533,7 @@ class Dispatcher:
                 call.lane = self._lanes.setdefault(call.lane.shape, call.lane)
                 call.lane.push(call, time.monotonic(), front=True)
                 self._supply(call.lane)
-                self._tick_soon()
+                self._sockets.tick_soon()
             else:
                 call.done = True
                 self._finished(1)

@@ -22,12 +22,12 @@ def test_a_reader_that_sees_the_close_first_leaves_the_descriptors_to_the_closer
     waited: list[bool] = []
 
     def wake_the_reader() -> None:
-        os.eventfd_write(dispatcher._wake_fd, 1)
-        dispatcher._reader.join(0.3)
-        waited.append(dispatcher._reader.is_alive())
+        os.eventfd_write(dispatcher._sockets._wake_fd, 1)
+        dispatcher._sockets._thread.join(0.3)
+        waited.append(dispatcher._sockets._thread.is_alive())
 
     monkeypatch.setattr(dispatcher._room, "notify_all", wake_the_reader)
     dispatcher.close()
     assert waited == [True]
-    assert not dispatcher._reader.is_alive()
+    assert not dispatcher._sockets._thread.is_alive()
     dispatcher.close()

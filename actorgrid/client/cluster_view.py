@@ -1,0 +1,103 @@
+"""What the cluster looks like, its settings and quotas: the client's questions."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from .host_health import HostHealthClient
+from .http import segment
+
+
+class ClusterViewClient(HostHealthClient):
+    """What a client may ask and set of the cluster as a whole; part of :class:`Client`."""
+
+    def cluster(self) -> dict[str, Any]:
+        """Counts and figures of the whole."""
+        answer: dict[str, Any] = self.http.get("/api/cluster")
+        return answer
+
+    def hosts(self) -> list[dict[str, Any]]:
+        """Hosts; fields of models.ClusterNode."""
+        hosts: list[dict[str, Any]] = self.http.get("/api/hosts")["hosts"]
+        return hosts
+
+    def gpus(self) -> list[dict[str, Any]]:
+        """Devices and their latest readings; fields of models.GPUDevice."""
+        gpus: list[dict[str, Any]] = self.http.get("/api/gpus")["gpus"]
+        return gpus
+
+    def allocations(self) -> list[dict[str, Any]]:
+        """What attempts and leases hold."""
+        allocations: list[dict[str, Any]] = self.http.get("/api/allocations")["allocations"]
+        return allocations
+
+    def leases(self) -> list[dict[str, Any]]:
+        """Workers that sessions hold, of all clients: ``{"lease_id", "session_id", "user_id", "host", ...}``."""
+        leases: list[dict[str, Any]] = self.http.get("/api/leases")["leases"]
+        return leases
+
+    def cancel_lease(self, lease_id: str) -> None:
+        """End a session's lease: its task is killed and not tried again. Raises UnknownAllocation, HostUnreachable."""
+        self.http.post(f"/api/leases/{segment(lease_id)}/cancel", timeout_s=70.0)
+
+    def decisions(self, limit: int = 100) -> list[dict[str, Any]]:
+        """The latest placements, newest first; fields of models.SchedulingDecision."""
+        decisions: list[dict[str, Any]] = self.http.get("/api/decisions", limit=limit)["decisions"]
+        return decisions
+
+    def performance(self) -> dict[str, Any]:
+        """The host's own figures; fields of models.PerformanceMetrics."""
+        answer: dict[str, Any] = self.http.get("/api/performance")
+        return answer
+
+    def inspect(self) -> dict[str, Any]:
+        """The supervision tree (``tree``), and how each of the host's processes says it is (``servers``)."""
+        answer: dict[str, Any] = self.http.get("/api/inspect")
+        return answer
+
+    def config(self) -> list[dict[str, Any]]:
+        """Settings: ``{"key", "value", "default", "origin", "live", "description"}``."""
+        settings: list[dict[str, Any]] = self.http.get("/api/config")["settings"]
+        return settings
+
+    def set_config(self, key: str, value: Any) -> dict[str, Any]:
+        """Change a live setting: ``{"key", "value", "previous"}``.
+
+        Raises UnknownSetting, InvalidSetting, SettingNotLive.
+        """
+        answer: dict[str, Any] = self.http.put(f"/api/config/{segment(key)}", {"value": value})
+        return answer
+
+    def quotas(self) -> list[dict[str, Any]]:
+        """Who may hold what, and holds: ``{"user", "limits", "default", "used"}``; ``limits`` null: not limited."""
+        quotas: list[dict[str, Any]] = self.http.get("/api/quotas")["quotas"]
+        return quotas
+
+    def set_quota(
+        self,
+        user: str,
+        *,
+        gpus: float | None = None,
+        gpu_memory: int | str | None = None,
+        cpus: float | None = None,
+        memory: int | str | None = None,
+        jobs_waiting: int | None = None,
+    ) -> dict[str, Any]:
+        """Hold *user* (``*``: everyone without a quota of one's own) to this at once; ``None`` is no limit.
+
+        The quota as a whole is replaced: ``{"user", "limits", "previous"}``. Nothing that runs is stopped.
+        """
+        limits = {
+            "gpus": gpus,
+            "gpu_memory": gpu_memory,
+            "cpus": cpus,
+            "memory": memory,
+            "jobs_waiting": jobs_waiting,
+        }
+        answer: dict[str, Any] = self.http.put(f"/api/quotas/{segment(user)}", limits)
+        return answer
+
+    def remove_quota(self, user: str) -> dict[str, Any]:
+        """Take the user's own quota away: ``{"user", "limits", "previous"}``. Raises NotFound when there is none."""
+        answer: dict[str, Any] = self.http.delete(f"/api/quotas/{segment(user)}", patient=False)
+        return answer
