@@ -9,6 +9,7 @@
     - TooManyGpus
     - RequestTooLarge
     - UnpicklableFunction
+    - AmbiguousKeyword
     - UnknownPolicy
     - MalformedJoinToken
   + ConfigError
@@ -219,6 +220,10 @@ class RequestTooLarge(BadRequest):
 
 class UnpicklableFunction(BadRequest):
     """The function or an argument cannot be sent to another process."""
+
+
+class AmbiguousKeyword(BadRequest):
+    """A keyword that is an option of the task and a parameter of its function: it must be said which is meant."""
 
 
 class UnknownPolicy(BadRequest):

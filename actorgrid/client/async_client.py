@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Sequence
 from functools import partial, wraps
 from typing import TYPE_CHECKING, Any, Concatenate, Generic, ParamSpec, TypeVar, cast
 
+from .call_options import AsyncCallOptions, values_of
 from .client import Client, connect
 from .locks import AsyncLock, OnLost
-from .options import options_of
 from .state import SharedState
 from .state_batch import StateBatch
 
@@ -62,32 +62,21 @@ class AsyncClient(_Awaiting[Client]):
         """As actorgrid.connect()."""
         return cls(await asyncio.to_thread(partial(connect, url, token, data_dir=data_dir, **options)))
 
-    def start(
-        self, fn: Callable[..., T], /, *args: Any, kwargs: Mapping[str, Any] | None = None, **options: Any
-    ) -> asyncio.Future[T]:
+    def start(self, fn: Callable[..., T], /, *args: Any, **keywords: Any) -> asyncio.Future[T]:
         """Begin one call; cancelling the asyncio future cancels the task if it has not started."""
-        return asyncio.wrap_future(self.sync.submit(fn, *args, kwargs=kwargs, **options))
+        return asyncio.wrap_future(self.sync.submit(fn, *args, **keywords))
 
-    async def submit(
-        self, fn: Callable[..., T], /, *args: Any, kwargs: Mapping[str, Any] | None = None, **options: Any
-    ) -> T:
-        """The value of one call."""
-        return await self.start(fn, *args, kwargs=kwargs, **options)
+    async def submit(self, fn: Callable[..., T], /, *args: Any, **keywords: Any) -> T:
+        """The value of one call. Keywords as of ``Client.submit``."""
+        return await self.start(fn, *args, **keywords)
 
-    async def map(
-        self, fn: Callable[..., T], *iterables: Iterable[Any], chunk: int = 1, window: int = 4096, **options: Any
-    ) -> AsyncIterator[T]:
-        """Values in order: ``async for value in client.map(fn, items)``."""
-        from .map_results import MapResults
+    def options(self, **options: Any) -> AsyncCallOptions:
+        """Calls with these options, all of whose keywords are the function's. Raises BadRequest."""
+        return AsyncCallOptions(self.sync.options(**options))
 
-        results: MapResults[T] = MapResults(
-            self.sync, options_of(options), fn, iterables, chunk=chunk, window=window, progress=False
-        )
-        try:
-            while (value := await asyncio.to_thread(next, results, _END)) is not _END:
-                yield value  # type: ignore[misc]
-        finally:
-            results.cancel()
+    def map(self, fn: Callable[..., T], /, *iterables: Iterable[Any], **keywords: Any) -> AsyncIterator[T]:
+        """Values in order: ``async for value in client.map(fn, items)``. Keywords as of ``Client.map``."""
+        return values_of(self.sync.map(fn, *iterables, **keywords))
 
     run = _awaited(Client.run)
     cancel = _awaited(Client.cancel)

@@ -19,12 +19,15 @@ from actorgrid.balancing.targets import balancing_policy
 from actorgrid.errors import BadRequest, HostUnreachable, ResultGone, WrongState
 from actorgrid.job_outcome import deciding_attempt
 
+from .call_options import WINDOW, CallOptions
 from .cluster_view import ClusterViewClient
 from .find import fingerprint, locate
 from .http import AdminHttp, segment
+from .keywords import divide
 from .nested import LOOK_S, NESTED_WAIT_S, inside_work, never_starts
 from .options import DEFAULTS, TaskOptions, options_of
 from .state import SharedState
+from .task import Task, pop_default, push_default
 
 if TYPE_CHECKING:
     from concurrent.futures import Future
@@ -110,18 +113,30 @@ class Client(ClusterViewClient):
 
     # -- work
 
-    def submit(
-        self, fn: Callable[..., T], /, *args: Any, kwargs: Mapping[str, Any] | None = None, **options: Any
-    ) -> Future[T]:
-        """Run ``fn(*args, **kwargs)`` on a worker; the future of its value.
+    def submit(self, fn: Callable[..., T], /, *args: Any, **keywords: Any) -> Future[T]:
+        """Run ``fn(*args, ...)`` on a worker; the future of its value.
 
-        Keyword arguments are options of the task (see TaskOptions); the function's own go into ``kwargs={...}``,
-        or through ``@task``. A session task runs at least once: again when its worker dies, at most ``retries``
-        times. With ``durable=True`` it is a job, and the future a JobFuture, which may be passed to further durable
-        submits. The function is pickled once: later changes inside what it captures are not seen.
-        Raises UnpicklableFunction and BadRequest here; everything else comes with ``result()``.
+        Keywords are options of the task (see TaskOptions) or the function's own arguments, whoever knows them; what
+        both know is refused: ``client.options(timeout=30).submit(fn, ...)`` says the options first, and gives all
+        keywords to the function. ``kwargs={...}`` holds further ones of the function. A ``@task`` brings its options.
+
+        A session task runs at least once: again when its worker dies, at most ``retries`` times. With
+        ``durable=True`` it is a job, and the future a JobFuture, which may be passed to further durable submits. The
+        function is pickled once: later changes inside what it captures are not seen.
+        Raises UnpicklableFunction, AmbiguousKeyword and BadRequest here; everything else comes with ``result()``.
         """
-        return self.submit_with(DEFAULTS if not options else options_of(options), fn, args, kwargs or {})
+        base, fn = (fn.task_options, fn.fn) if isinstance(fn, Task) else (DEFAULTS, fn)
+        if not keywords:
+            return self.submit_with(base, fn, args, keywords)
+        options, kwargs = divide(fn, len(args), keywords, base)
+        return self.submit_with(options, fn, args, kwargs)
+
+    def options(self, **options: Any) -> CallOptions:
+        """Calls with these options, all of whose keywords are the function's: ``client.options(gpus=1).submit(fn)``.
+
+        Raises BadRequest for an option that does not exist.
+        """
+        return CallOptions(self, options_of(options))
 
     def submit_with(
         self, options: TaskOptions, fn: Callable[..., T], args: tuple[Any, ...], kwargs: Mapping[str, Any]
@@ -144,21 +159,22 @@ class Client(ClusterViewClient):
     def map(
         self,
         fn: Callable[..., T],
+        /,
         *iterables: Iterable[Any],
         chunk: int = 1,
-        window: int = 4096,
+        window: int = WINDOW,
         progress: bool = False,
-        **options: Any,
+        **keywords: Any,
     ) -> MapResults[T]:
         """``fn`` over the items, side by side; an iterator of the values in order.
 
         Work starts at once, with at most *window* tasks ahead of what was taken. *chunk* items travel in one task:
         worth it below some 100 µs each. The first failure is raised where its value would be, and cancels the rest.
-        *progress* shows a count on a terminal.
+        *progress* shows a count on a terminal. Further keywords as of submit; the function's are the same for all.
         """
-        from .map_results import MapResults
-
-        return MapResults(self, options_of(options), fn, iterables, chunk=chunk, window=window, progress=progress)
+        base, fn = (fn.task_options, fn.fn) if isinstance(fn, Task) else (DEFAULTS, fn)
+        options, kwargs = divide(fn, len(iterables), keywords, base)
+        return CallOptions(self, options).map(fn, *iterables, chunk=chunk, window=window, progress=progress, **kwargs)
 
     def run(
         self,
@@ -412,16 +428,12 @@ class Client(ClusterViewClient):
         self.http.close()
 
     def __enter__(self) -> Client:
-        from .task import push_default
-
         push_default(self)
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        from .task import pop_default
-
         pop_default(self)
         self.close()
 

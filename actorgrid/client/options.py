@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
 WORKER_LOSSES = 3
 JOB_NAME_MAX = 200
+MAX_CHECKED_OPTIONS = 256
 _IN_BODY = {"gpu_memory": "gpu_memory_bytes", "memory": "memory_bytes", "timeout": "max_execution_time_s"}
 """What the body calls by another name: it has units in its names."""
 _NOT_IN_BODY = ("durable", "shape", "balancing", "affinity")
@@ -198,7 +199,7 @@ class TaskOptions:
         Its id is made here, so that sent twice it is one job.
         """
         after = [str(getattr(item, "job_id", item)) for item in self.depends_on]
-        asked = {name: getattr(self, name) for name in _NAMES}
+        asked = {name: getattr(self, name) for name in OPTION_NAMES}
         return {
             "task_id": uuid.uuid4().hex,
             "user_id": user_name(),
@@ -219,29 +220,41 @@ class TaskOptions:
 
 
 DEFAULTS = TaskOptions()
-_NAMES = tuple(name for name in TaskOptions.__dataclass_fields__ if name != "shape")
+OPTION_NAMES = tuple(name for name in TaskOptions.__dataclass_fields__ if name != "shape")
+
+
+_checked: dict[tuple[tuple[str, Any], ...], TaskOptions] = {}
 
 
 def options_of(changes: dict[str, Any]) -> TaskOptions:
-    """Options from keyword arguments. Raises BadRequest on one that does not exist."""
+    """Options from keyword arguments; the same again is found again. Raises BadRequest on one that does not exist."""
     if not changes:
         return DEFAULTS
-    check_option_names(changes)
-    return TaskOptions(**changes)
+    asked = tuple(changes.items())
+    try:
+        found = _checked.get(asked)
+    except TypeError:  # a list or a mapping among them
+        check_option_names(changes)
+        return TaskOptions(**changes)
+    if found is None:
+        check_option_names(changes)
+        found = TaskOptions(**changes)
+        if len(_checked) >= MAX_CHECKED_OPTIONS:
+            _checked.clear()
+        _checked[asked] = found
+    return found
 
 
 def check_option_names(changes: Mapping[str, Any]) -> None:
     """Raise BadRequest when a keyword argument is no option, with the nearest that is."""
     for name in changes:
-        if name not in _NAMES:
+        if name not in OPTION_NAMES:
             import difflib
 
-            near = difflib.get_close_matches(name, _NAMES, 1)
+            near = difflib.get_close_matches(name, OPTION_NAMES, 1)
             raise BadRequest(
                 f"there is no option {name!r}",
                 asked=f"{name}={changes[name]!r}",
-                found="options: " + ", ".join(_NAMES),
-                hint=f"did you mean {near[0]}?"
-                if near
-                else "the function's own keyword arguments go into kwargs={...}",
+                found="options: " + ", ".join(OPTION_NAMES),
+                hint=f"did you mean {near[0]}?" if near else "check the spelling",
             )

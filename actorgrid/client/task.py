@@ -7,6 +7,7 @@ import threading
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any, Generic, ParamSpec, TypeVar, overload
 
+from .keywords import refuse_words
 from .options import TaskOptions, options_of
 
 if TYPE_CHECKING:
@@ -36,22 +37,20 @@ class Task(Generic[P, T]):
         return self.fn(*args, **kwargs)
 
     def submit(self, *args: Any, client: Client | None = None, **kwargs: Any) -> Future[T]:
-        """Run the function on a worker; gives a future. All keyword arguments but ``client`` are the function's own."""
+        """Run the function on a worker; gives a future. All keyword arguments but ``client`` are the function's own.
+
+        Raises AmbiguousKeyword when the function takes a ``client`` as well: ``client.submit(task, ..., client=x)``
+        gives it one.
+        """
+        if client is not None:
+            refuse_words(self.fn, len(args), ("client",), "submit")
         return (client or default_client()).submit_with(self.task_options, self.fn, args, kwargs)
 
     def map(self, *iterables: Iterable[Any], client: Client | None = None, chunk: int = 1) -> MapResults[T]:
         """Run the function over the items, side by side; values in order."""
-        from .map_results import MapResults
+        from .call_options import CallOptions
 
-        return MapResults(
-            client or default_client(),
-            self.task_options,
-            self.fn,
-            iterables,
-            chunk=chunk,
-            window=4096,
-            progress=False,
-        )
+        return CallOptions(client or default_client(), self.task_options).map(self.fn, *iterables, chunk=chunk)
 
     def options(self, **changes: Any) -> Task[P, T]:
         """The same function with other options: ``f.options(gpus=2).submit(x)``."""
