@@ -15,6 +15,9 @@ if TYPE_CHECKING:
     from actorgrid.client.client import connect as connect
     from actorgrid.client.local_cluster import LocalCluster as LocalCluster
     from actorgrid.client.task import task as task
+    from actorgrid.client.waiting import as_completed as as_completed
+    from actorgrid.client.waiting import gather as gather
+    from actorgrid.client.waiting import wait as wait
     from actorgrid.errors import ActorGridError as ActorGridError
     from actorgrid.fencing import FencingToken as FencingToken
     from actorgrid.task_context import CurrentTask as CurrentTask
@@ -27,9 +30,12 @@ _HOME = {
     "CurrentTask": "actorgrid.task_context",
     "FencingToken": "actorgrid.fencing",
     "LocalCluster": "actorgrid.client.local_cluster",
+    "as_completed": "actorgrid.client.waiting",
     "connect": "actorgrid.client.client",
     "current_task": "actorgrid.task_context",
+    "gather": "actorgrid.client.waiting",
     "task": "actorgrid.client.task",
+    "wait": "actorgrid.client.waiting",
 }
 __all__ = [
     "ActorGridError",
@@ -39,9 +45,12 @@ __all__ = [
     "FencingToken",
     "LocalCluster",
     "__version__",
+    "as_completed",
     "connect",
     "current_task",
+    "gather",
     "task",
+    "wait",
 ]
 
 

@@ -416,7 +416,7 @@ class Dispatcher:
                 self._lend(now)
         for call, status, body in done:
             if not call.cancelled:
-                call.future.settle(raise_failure if status == FAILED else loads_value, body)
+                call.future.settle(raise_failure if status == FAILED else loads_value, body, status == FAILED)
 
     def _take_given_back(self, link: LeasedWorker, task_ids: Any, now: float) -> None:
         """Let calls wait again that *link* has not begun, and send them to who has nothing to do."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from concurrent.futures import Future, wait
 from typing import Any, NoReturn, Protocol, TypeVar, cast
 
@@ -24,19 +24,34 @@ _PENDING = "PENDING"
 class _Undecoded:
     """A result as it arrived, unpickled by whoever asks and not by the reader thread: unpickling may import."""
 
-    __slots__ = ("body", "decode")
+    __slots__ = ("body", "decode", "failed")
 
-    def __init__(self, decode: Callable[[bytes], Any], body: bytes) -> None:
+    def __init__(self, decode: Callable[[bytes], Any], body: bytes, failed: bool) -> None:
         self.decode = decode
         self.body = body
+        self.failed = failed
 
 
-class _LazyFuture(Future[T]):
-    _decode_lock = threading.Lock()
+class LazyFuture(Future[T]):
+    """A future whose value is unpickled by whoever asks for it first. ``await future`` gives it in asyncio."""
 
-    def settle(self, decode: Callable[[bytes], Any], body: bytes) -> None:
-        """Settle the future: ``decode(body)`` gives the value, or raises an ActorGridError, when it is asked for."""
-        self.set_result(_Undecoded(decode, body))  # type: ignore[arg-type]
+    def settle(self, decode: Callable[[bytes], Any], body: bytes, failed: bool = False) -> None:
+        """Settle the future: ``decode(body)`` gives the value, or raises the error, when it is asked for.
+
+        *failed*: whether it is known to raise.
+        """
+        self.set_result(_Undecoded(decode, body, failed))  # type: ignore[arg-type]
+
+    def __await__(self) -> Generator[Any, None, T]:
+        """Give the value to a coroutine. Cancelling that cancels the work, if it has not started."""
+        import asyncio
+
+        return asyncio.wrap_future(self).__await__()
+
+    def says_failed(self) -> bool:
+        """Whether it is done and known to give no value but an error; unpickles nothing."""
+        result: Any = self._result
+        return self._exception is not None or (type(result) is _Undecoded and result.failed)
 
     def result(self, timeout: float | None = None) -> T:
         """The value. Raises the task's ActorGridError, CancelledError, or TimeoutError after *timeout* seconds."""
@@ -59,7 +74,7 @@ class _LazyFuture(Future[T]):
         error: BaseException | None = None
         try:
             value = raw.decode(raw.body)
-        except ActorGridError as found:
+        except Exception as found:  # noqa: BLE001 - what a task raised is of any type
             error = found
         with self._condition:
             if self._result is raw:
@@ -116,7 +131,7 @@ class _Waiters(list[Any]):
         self._owner.wait_ends(self._future)
 
 
-class TaskFuture(_LazyFuture[T]):
+class TaskFuture(LazyFuture[T]):
     """The value of a session task."""
 
     def __init__(self, owner: TaskOwner) -> None:
@@ -140,6 +155,16 @@ class TaskFuture(_LazyFuture[T]):
             return super().exception(timeout)
         with self._awaited():
             return super().exception(timeout)
+
+    def __await__(self) -> Generator[Any, None, T]:
+        """As of every future. Inside of work our CPUs are lent to it meanwhile, as with ``result``."""
+        if not self._owner.lends or self._state != _PENDING:
+            return super().__await__()
+        return self._await_lending()
+
+    def _await_lending(self) -> Generator[Any, None, T]:
+        with self._awaited():
+            return (yield from super().__await__())
 
     def is_awaited(self) -> bool:
         """Whether a thread is blocked on it now: in ``result``, or in ``wait`` and ``as_completed`` of the library."""
@@ -173,7 +198,7 @@ class TaskFuture(_LazyFuture[T]):
         return self._state == _PENDING and self._owner.has_started(self)
 
 
-class JobFuture(_LazyFuture[T]):
+class JobFuture(LazyFuture[T]):
     """The value of a durable job. Passed inside the arguments of another durable submit, it stands for its value.
 
     ``job_id`` is known at once; ``accepted()`` tells when the job is on disk.
@@ -208,6 +233,10 @@ class JobFuture(_LazyFuture[T]):
                 raise hopeless
         return super().result(0 if until is not None and until <= time.monotonic() else timeout)
 
+    def says_failed(self) -> bool:
+        """Whether it is done and has no value; unpickles it, as only its result file tells."""
+        return self.done() and not self.cancelled() and self.exception() is not None
+
     def accepted(self, timeout: float | None = None) -> bool:
         """Wait until the host has the job on disk; ``False`` after *timeout*. Raises why it was refused."""
         if not self._accepted.wait(timeout):
@@ -236,4 +265,4 @@ class JobFuture(_LazyFuture[T]):
 
 def is_future(value: object) -> bool:
     """Whether *value* is a promise of ours."""
-    return isinstance(value, _LazyFuture)
+    return isinstance(value, LazyFuture)

@@ -1,0 +1,108 @@
+"""Waiting for several promises at once: ``wait`` and ``as_completed`` of the standard library, and ``gather``.
+
+The first two are the library's own: session tasks, durable jobs and futures of any other executor may be mixed.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+from collections.abc import Iterable
+from concurrent.futures import (
+    ALL_COMPLETED,
+    FIRST_COMPLETED,
+    FIRST_EXCEPTION,
+    CancelledError,
+    Future,
+    InvalidStateError,
+    as_completed,
+    wait,
+)
+from typing import Any, TypeVar
+
+from actorgrid.errors import BadRequest
+
+from .futures import LazyFuture
+
+T = TypeVar("T")
+
+__all__ = [
+    "ALL_COMPLETED",
+    "FIRST_COMPLETED",
+    "FIRST_EXCEPTION",
+    "GatheredFuture",
+    "as_completed",
+    "gather",
+    "wait",
+]
+
+
+class GatheredFuture(LazyFuture[list[T]]):
+    """The values of several futures, in their order. Cancelled, it cancels those that have not started."""
+
+    def __init__(self, parts: list[Future[T]], return_exceptions: bool) -> None:
+        super().__init__()
+        self._parts = parts
+        self._return_exceptions = return_exceptions
+        self._counting = threading.Lock()
+        self._left = len(parts)
+        if not parts:
+            self.set_result([])
+        for part in parts:
+            part.add_done_callback(self._ended)
+
+    def cancel(self) -> bool:
+        """Cancel it and what has not started of its parts; ``False`` when it is done."""
+        if not self._cancelled():
+            return self.cancelled()
+        for part in self._parts:
+            part.cancel()
+        return True
+
+    def _ended(self, part: Future[T]) -> None:
+        with self._counting:
+            self._left -= 1
+            last = self._left == 0
+        # Errors of tasks are unpickled by whoever asks: whether this is one is seen when all are there, or at once
+        # where it needs no unpickling.
+        if last or (not self._return_exceptions and _failed(part)):
+            with contextlib.suppress(InvalidStateError):  # it has failed, or was cancelled, before
+                self.settle(self._values, b"", not self._return_exceptions and _failed(part))
+
+    def _values(self, _: bytes) -> list[Any]:
+        if not self._return_exceptions:
+            failed = next((part for part in self._parts if part.done() and _failed(part)), None)
+            return [failed.result()] if failed is not None else [part.result() for part in self._parts]
+        return [_outcome(part) for part in self._parts]
+
+
+def gather(*futures: Future[T] | Iterable[Future[T]], return_exceptions: bool = False) -> GatheredFuture[T]:
+    """One future for the values of all, in their order: ``gather(a, b).result()``, ``await gather(a, b)``.
+
+    Takes futures, or one iterable of them. The first that fails fails it at once, and the others go on; with
+    *return_exceptions* errors, and cancellations, are among the values, as of ``asyncio.gather``. Raises BadRequest.
+    """
+    parts: list[Any] = list(futures)
+    if len(parts) == 1 and not isinstance(parts[0], Future) and isinstance(parts[0], Iterable):
+        parts = list(parts[0])
+    for part in parts:
+        if not isinstance(part, Future):
+            raise BadRequest(
+                "gather takes futures",
+                asked=f"a {type(part).__name__}",
+                hint="client.submit() gives one; for awaitables there is asyncio.gather",
+            )
+    return GatheredFuture(parts, return_exceptions)
+
+
+def _failed(part: Future[Any]) -> bool:
+    if part.cancelled():
+        return True
+    return part.says_failed() if isinstance(part, LazyFuture) else part.exception() is not None
+
+
+def _outcome(part: Future[Any]) -> Any:
+    if part.cancelled():
+        return CancelledError()
+    error = part.exception()
+    return part.result() if error is None else error
