@@ -172,12 +172,19 @@ def test_a_zygote_that_hangs_is_replaced_and_the_attempt_starts(
 # -- what had succeeded already
 
 
-def test_a_success_that_is_on_disk_counts_though_the_ledger_gave_the_attempt_up(rig: Rig) -> None:
-    rig.submit("a", command=["sh", "-c", "echo once"])
+def end_unseen(rig: Rig, gate: Path, script: str) -> str:
+    """Run *script* as job ``a`` and let it end after the manager is gone, which so has not reported it."""
+    rig.submit("a", command=["sh", "-c", f"until [ -e {gate} ]; do sleep 0.02; done; {script}"])
     attempt_id = rig.grant("a")
     rig.running(attempt_id)
     rig.kill_manager()
+    gate.touch()
     wait_for(lambda: rig.dir(attempt_id).read_status(), what="the end of the attempt")
+    return attempt_id
+
+
+def test_a_success_that_is_on_disk_counts_though_the_ledger_gave_the_attempt_up(rig: Rig, tmp_path: Path) -> None:
+    attempt_id = end_unseen(rig, tmp_path / "gate", "echo once")
     lose(rig, attempt_id)
     assert rig.job("a")["state"] == "queued"
     rig.start_manager()
@@ -189,11 +196,7 @@ def test_a_success_that_is_on_disk_counts_though_the_ledger_gave_the_attempt_up(
 def test_what_was_started_instead_is_stopped_and_the_job_is_over_when_that_is_gone(rig: Rig, tmp_path: Path) -> None:
     first_is_over = tmp_path / "first"
     script = f"[ -e {first_is_over} ] && exec sleep 600; touch {first_is_over}"
-    rig.submit("a", command=["sh", "-c", script])
-    first = rig.grant("a")
-    rig.running(first)
-    rig.kill_manager()
-    wait_for(lambda: rig.dir(first).read_status(), what="the end of the attempt")
+    first = end_unseen(rig, tmp_path / "gate", script)
     record = rig.host()
     lose(rig, first)
     # Elsewhere, in truth; this rig has one host, so that is back before the other attempt is placed.
@@ -208,12 +211,8 @@ def test_what_was_started_instead_is_stopped_and_the_job_is_over_when_that_is_go
     assert not rig.marked(second)
 
 
-def test_when_another_attempt_was_first_that_one_counts(rig: Rig) -> None:
-    rig.submit("a", command=["true"])
-    first = rig.grant("a")
-    rig.running(first)
-    rig.kill_manager()
-    wait_for(lambda: rig.dir(first).read_status(), what="the end of the attempt")
+def test_when_another_attempt_was_first_that_one_counts(rig: Rig, tmp_path: Path) -> None:
+    first = end_unseen(rig, tmp_path / "gate", "true")
     lose(rig, first)
     rig.propose(ConfirmHost(host="h1", incarnation=1, lost_at=rig.host()["lost_at"]))
     second = rig.grant("a")
