@@ -659,8 +659,9 @@ class TaskError(ActorGridError):
 class TaskFailed(TaskError):
     """The function raised or the command left with a non-zero status.
 
-    ``remote_traceback`` is the worker's traceback as text; ``__cause__`` is the original exception
-    where it could be carried over.
+    ``remote_traceback`` is the worker's traceback as text. What a function raised is raised again as an exception of
+    its own class and of this one, where that is possible; else ``__cause__`` is the original exception, if it could be
+    carried, and ``found`` or ``details["left_behind"]`` says what could not.
     """
 
     @property

@@ -6,10 +6,10 @@ from typing import Any
 
 from actorgrid.errors import ActorGridError, StaleToken, WorkerLost, error_from_dict
 from actorgrid.fencing import FencingToken
+from actorgrid.transports.remote_exceptions import raised_by_task
 from actorgrid.transports.task_frames import decode_failure_body
 
 from .lanes import LeasedWorker, TaskCall, Token
-from .pickling import with_cause
 
 
 def only_older_tokens(call: TaskCall, token: Token | None) -> StaleToken:
@@ -35,7 +35,7 @@ def worker_lost(link: LeasedWorker, found: str) -> WorkerLost:
 def raise_failure(body: bytes) -> Any:
     """Raise what the body of a failed result says."""
     error, exception = decode_failure_body(body)
-    raise with_cause(error, exception)
+    raise raised_by_task(error, exception)
 
 
 def copy_of(error: ActorGridError | None) -> ActorGridError:

@@ -24,13 +24,14 @@ from actorgrid.errors import (
     TaskFailed,
     error_from_dict,
 )
+from actorgrid.transports.remote_exceptions import raised_by_task
 from actorgrid.transports.task_frames import decode_result
 
 from .futures import JobFuture
 from .http import AdminHttp, segment
 from .nested import never_starts
 from .options import TaskOptions
-from .pickling import PYTHON, job_payload, loads_value, with_cause
+from .pickling import PYTHON, job_payload, loads_value
 
 FINAL_STATES = frozenset({"succeeded", "failed", "cancelled", "lost"})
 GATHER_S = 0.003
@@ -269,7 +270,7 @@ def value_of_result(data: bytes) -> Any:
     result = decode_result(data)
     if result.ok and result.value is not None:
         return loads_value(result.value)
-    raise with_cause(result.error or TaskFailed("the job failed"), result.exception)
+    raise raised_by_task(result.error or TaskFailed("the job failed"), result.exception)
 
 
 def failure_of(job: dict[str, Any]) -> ActorGridError:

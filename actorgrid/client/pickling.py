@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 
 import cloudpickle
 
-from actorgrid.errors import ActorGridError, UnpicklableFunction, UnpicklableResult
+from actorgrid.errors import UnpicklableFunction, UnpicklableResult
 from actorgrid.transports.task_frames import fn_id_of
 
 from .futures import JobFuture, is_future
@@ -304,15 +304,3 @@ def loads_value(data: bytes) -> Any:
             found=f"{type(error).__name__}: {error}",
             hint="import the module its class comes from, or return plain values",
         ) from error
-
-
-def with_cause(error: ActorGridError, exception: bytes | None) -> ActorGridError:
-    """*error* with the original exception as its cause, where it can be rebuilt here."""
-    if exception is not None:
-        try:
-            cause = pickle.loads(exception)  # nosec B301 - from the user's own worker
-        except Exception:  # noqa: BLE001 - the remote traceback in the error says what it was
-            return error
-        if isinstance(cause, BaseException):
-            error.__cause__ = cause
-    return error

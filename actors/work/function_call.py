@@ -24,12 +24,12 @@ from actorgrid.errors import (
     TaskTimedOut,
     UnpicklableResult,
 )
+from actorgrid.transports.remote_exceptions import LEFT_BEHIND, pickle_exception
 from actorgrid.transports.task_frames import decode_result
 
 from .attempt_dir import RESULT_FILE_BYTES_MAX
 
 MAX_TRACEBACK_CHARS = 64 * 1024
-MAX_EXCEPTION_BYTES = 1 << 20
 
 
 class TimeIsUp(BaseException):
@@ -78,16 +78,11 @@ def describe_failure(error: BaseException, timeout_s: float | None = None) -> tu
         message = f"{type(error).__name__}: {error}"
     except Exception:  # noqa: BLE001 - a user's __str__ may raise
         message = type(error).__name__
-    return TaskFailed(message[:4096], traceback=text, hint=hint), _dump_exception(error)
-
-
-def _dump_exception(error: BaseException) -> bytes | None:
-    try:
-        data: bytes = cloudpickle.dumps(error.with_traceback(None), protocol=5)
-        pickle.loads(data)  # nosec B301 - our own bytes: many exceptions pickle but do not come back
-    except Exception:  # noqa: BLE001 - user classes raise anything
-        return None
-    return data if len(data) <= MAX_EXCEPTION_BYTES else None
+    exception, left_behind = pickle_exception(error)
+    failure = TaskFailed(message[:4096], traceback=text, hint=hint)
+    if left_behind:
+        failure.details[LEFT_BEHIND] = left_behind
+    return failure, exception
 
 
 class _PayloadUnpickler(pickle.Unpickler):

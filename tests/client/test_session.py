@@ -66,14 +66,16 @@ def test_map_raises_a_failure_at_its_place_and_gives_up_the_rest(client: Client)
         next(results)
 
 
-def test_a_failure_carries_the_remote_traceback_and_the_original_exception(client: Client) -> None:
+def test_a_failure_is_caught_by_its_own_type_and_carries_the_remote_traceback(client: Client) -> None:
     future = client.submit(refuse_odd, 3)
     with pytest.raises(TaskFailed, match="3 is odd") as caught:
         future.result(20)
     assert "in refuse_odd" in caught.value.remote_traceback
-    assert isinstance(caught.value.__cause__, Odd)
-    assert caught.value.__cause__.number == 3
-    assert isinstance(future.exception(), TaskFailed)
+    assert isinstance(caught.value, Odd)
+    assert caught.value.number == 3
+    assert future.exception() is caught.value
+    with pytest.raises(Odd):
+        future.result()
 
 
 def test_futures_are_those_of_the_standard_library(client: Client) -> None:

@@ -33,6 +33,7 @@ from actorgrid.configs.schema import Settings
 from actorgrid.errors import ActorGridError
 from actorgrid.supervisors.inline import InlineNode
 from actorgrid.transports.frames import FrameDecoder
+from actorgrid.transports.remote_exceptions import raised_by_task
 from actorgrid.transports.task_frames import (
     ClientRefused,
     ClientWelcome,
@@ -359,9 +360,7 @@ class RawClient:
                 if frame.status == 0:
                     return pickle.loads(frame.body)
                 error, exception = decode_failure_body(frame.body)
-                if exception is not None:
-                    error.__cause__ = pickle.loads(exception)
-                raise error
+                raise raised_by_task(error, exception)
 
     def call(self, function: Any, *args: Any, timeout_s: float | None = None) -> Any:
         return self.result(self.send(function, *args, timeout_s=timeout_s))
