@@ -28,7 +28,7 @@ from ..ledger.client import LedgerClient, LedgerFollower
 from ..ledger.messages import Applied, LedgerSnapshot, Query
 from ..links.messages import AskHost, AskHosts, CastPackets
 from .datagrams import DatagramSocket
-from .instructions import AskByLink, FarewellSaid, MemberChanged, MemberUnreachable, SendPacket, SendState
+from .instructions import AskByLink, FarewellSaid, MemberChanged, MemberUnreachable, SendPacket, SendState, SiteReached
 from .messages import ReachedBy, Reaches, StateCame
 from .packets import decode_state, encode_state
 from .profiles import PROFILES, MembershipProfile
@@ -309,6 +309,9 @@ class Membership(LedgerFollower):
             elif isinstance(each, MemberUnreachable):
                 self._gossip_witnesses[each.record.name] = each.witnesses
                 self.log.warning("nobody reaches %s, say %s", each.record.name, ", ".join(each.witnesses))
+            elif isinstance(each, SiteReached):
+                say = self.log.info if each.reached else self.log.warning
+                say("site %s is %s", each.site or "without a name", "reached again" if each.reached else "not reached")
             elif isinstance(each, FarewellSaid) and self._farewell is not None:
                 self._farewell.set(None)
         core.instructions.clear()
@@ -465,6 +468,7 @@ class Membership(LedgerFollower):
             **{f"membership_send_failed_{name}_total": float(count) for name, count in link.failed.items()},
             **{f"membership_refused_{name}_total": float(count) for name, count in self._seal.refused.items()},
             **{f"membership_ignored_{name}_total": float(count) for name, count in core.ignored.items()},
+            "membership_unreached_sites": float(len(core.unreached_sites)),
             "membership_local_health": float(core.health.multiplier),
             "membership_probe_phi": core.probe_phi(self._now()),
             **({} if rtt_s is None else {"membership_rtt_seconds": rtt_s}),
@@ -492,6 +496,7 @@ class Membership(LedgerFollower):
                 }
                 for status in core.members()[:STATUS_MEMBERS]
             },
+            "unreached_sites": core.unreached_sites,
             "probe_phi": round(core.probe_phi(now), 3),
             "local_health": core.health.multiplier,
             "datagrams": {"sent": self._socket.sent, "received": self._socket.received},

@@ -73,7 +73,7 @@ WHY: dict[str, Any] = {
     "headline": "it needs 4 whole GPUs on one host; a-machine-with-a-long-name.lab.example has 2 free; 1 job is ahead",
     "reasons": [],
     "total_hosts": 3,
-    "constraints": [{"text": "takes nothing new (draining, or down), or is away", "hosts": 1}],
+    "constraints": [{"text": "takes nothing new (draining, down or not reached), or is away", "hosts": 1}],
     "position": 1,
     "waiting": 2,
     "notes": ["GPU 3 of a-machine-with-a-long-name.lab.example takes nothing new: it is at 93 °C"],

@@ -53,7 +53,7 @@ def test_a_waiting_job_is_shown_with_all_that_is_known(call: Invoke, door: Door)
         headline="it needs 4 whole GPUs on one host; alpha has 2 free; 1 job is ahead",
         constraints=[
             {"name": "gpu_busy", "text": "not enough of its GPUs free", "hosts": 2},
-            {"name": "draining", "text": "takes nothing new (draining, or down)", "hosts": 1},
+            {"name": "draining", "text": "takes nothing new (draining, down or not reached)", "hosts": 1},
         ],
         total_hosts=3,
         position=2,
@@ -76,7 +76,7 @@ def test_a_waiting_job_is_shown_with_all_that_is_known(call: Invoke, door: Door)
     for expected in (
         "WHY NOT HOSTS",
         "not enough of its GPUs free 2 of 3",
-        "takes nothing new (draining, or down) 1 of 3",
+        "takes nothing new (draining, down or not reached) 1 of 3",
         "line 2 of 5",
         "waiting for 3m10s",
         "note GPU 3 of alpha takes nothing new: it is at 93 °C",

@@ -20,6 +20,7 @@ from actorgrid.actors.ledger.entry_codec import encode_entry
 from actorgrid.actors.ledger.messages import Propose
 from actorgrid.actors.membership import actor as membership_actor
 from actorgrid.actors.membership.datagrams import DatagramSocket, socket_address
+from actorgrid.actors.membership.instructions import SiteReached
 from actorgrid.actors.membership.packets import GOSSIP, PING, Packet
 from actorgrid.actors.membership.records import DEAD, MemberStatus, first_incarnation
 from actorgrid.actors.membership.seal import DatagramSeal, Keyring
@@ -110,6 +111,22 @@ def test_a_host_whose_links_still_lead_to_it_is_not_even_suspected(make_town: Ma
         lambda: town.hosts["a"].figures.get("membership_reached_by_link_total", 0) >= asked + 3, "it was asked by link"
     )
     assert "c" in town.hosts["a"].sees("alive") and mark(town, "c") is None
+
+
+def test_a_relay_says_which_sites_it_does_not_reach(make_town: MakeTown, caplog: pytest.LogCaptureFixture) -> None:
+    server = together(make_town, 2).hosts["a"].server
+    core = server._core
+    assert core is not None
+    for reached, shown in ((False, ["west"]), (True, [])):
+        core._unreached = set(shown)
+        core.instructions.append(SiteReached("west", reached))
+        server._carry_out()
+        assert server.status()["unreached_sites"] == shown
+        assert server.metrics()["membership_unreached_sites"] == len(shown)
+    assert [name for name in ("not reached", "reached again") if f"site west is {name}" in caplog.text] == [
+        "not reached",
+        "reached again",
+    ]
 
 
 def test_a_host_that_somebody_still_reaches_is_not_marked(make_town: MakeTown) -> None:

@@ -269,7 +269,7 @@ CONSTRAINTS = {
     "gpu_memory": "not enough GPU memory free",
     "cpu": "not enough CPU free",
     "memory": "not enough memory free",
-    "draining": "takes nothing new (draining, or down)",
+    "draining": "takes nothing new (draining, down or not reached)",
     "excluded": "not among the devices asked for",
 }
 """What people call the constraints the engine counts; others go by the engine's own name."""
