@@ -115,6 +115,7 @@ def test_a_host_whose_links_still_lead_to_it_is_not_even_suspected(make_town: Ma
 
 def test_a_relay_says_which_sites_it_does_not_reach(make_town: MakeTown, caplog: pytest.LogCaptureFixture) -> None:
     server = together(make_town, 2).hosts["a"].server
+    caplog.set_level(logging.INFO)
     core = server._core
     assert core is not None
     for reached, shown in ((False, ["west"]), (True, [])):
