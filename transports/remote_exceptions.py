@@ -16,6 +16,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from actorgrid.errors import ActorGridError, TaskFailed
+from actorgrid.pickle_blame import blame
 
 MAX_EXCEPTION_BYTES = 1 << 20
 MAX_CAUSES = 16
@@ -23,7 +24,7 @@ MAX_CAUSES = 16
 MAX_CLASSES = 1024
 MAX_LEFT_BEHIND = 20
 LEFT_BEHIND = "left_behind"
-"""In the details of a TaskFailed: what of the exception could not be carried, and why."""
+"""In the details of a TaskFailed: what of the exception could not be carried, by the path to it, and why."""
 _FAILURE = "_actorgrid_failure"
 _OWN_STATE = frozenset({"args", "__traceback__", "__context__", "__cause__", "__suppress_context__", "__dict__"})
 _HEAVY = frozenset({"obj"})
@@ -89,13 +90,18 @@ def pickle_exception(error: BaseException) -> tuple[bytes | None, list[str]]:
     def keep(name: str, value: Any) -> bool:
         found = _pickled(value, MAX_EXCEPTION_BYTES // 16)
         if not isinstance(found, bytes) and len(left_behind) < MAX_LEFT_BEHIND:
-            left_behind[f"{name}: {found}"] = None
+            within = blame(value, _comes_back).path
+            left_behind[f"{name} → {within}: {found}" if within else f"{name}: {found}"] = None
         return isinstance(found, bytes)
 
     data = _pickled(_Carried(error, keep), MAX_EXCEPTION_BYTES)
     if isinstance(data, bytes):
         return data, list(left_behind)
     return None, [f"the exception: {data}"]
+
+
+def _comes_back(value: Any) -> bool:
+    return isinstance(_pickled(value, MAX_EXCEPTION_BYTES // 16), bytes)
 
 
 def _pickled(value: Any, max_bytes: int) -> bytes | str:

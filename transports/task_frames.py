@@ -2,7 +2,7 @@
 
 Client to worker::
 
-    ["hello", {"version", "secret", "python", "session"}]   first, and once
+    ["hello", {"version", "secret", "python", "session"}]   first, and once; may have "environment", where the client is
     ["function", fn_id, code]                                fn_id: 16 bytes of the caller's choice; code: cloudpickle
     ["task", task_id, fn_id, args, timeout_s | nil]          args: cloudpickle of (args, kwargs)
     ["task", task_id, fn_id, args, timeout_s | nil, number]  an attempt after the first: only to who "numbers_attempts"
@@ -34,6 +34,7 @@ from typing import Any, NamedTuple
 import msgpack
 
 from actorgrid.errors import ActorGridError, MalformedBody, error_from_dict
+from actorgrid.import_environment import ImportEnvironment, of_plain
 
 from .frames import MAX_FRAME_BYTES, encode_frame
 
@@ -53,6 +54,8 @@ class ClientHello(NamedTuple):
     secret: str
     python: str
     session: str
+    environment: ImportEnvironment | None = None
+    """Where the client is and imports from: taken over by a worker on its machine. Earlier versions do not say."""
 
 
 class Function(NamedTuple):
@@ -135,9 +138,11 @@ def fn_id_of(code: bytes) -> bytes:
 # -- client to worker
 
 
-def encode_hello(secret: str, python: str, session: str) -> bytes:
+def encode_hello(secret: str, python: str, session: str, environment: ImportEnvironment | None = None) -> bytes:
     """The first frame of a client."""
-    hello = {"version": PROTOCOL_VERSION, "secret": secret, "python": python, "session": session}
+    hello: dict[str, Any] = {"version": PROTOCOL_VERSION, "secret": secret, "python": python, "session": session}
+    if environment is not None:
+        hello["environment"] = environment.to_plain()  # an earlier worker passes over it
     return encode_frame(["hello", hello])
 
 
@@ -180,9 +185,9 @@ def parse_client_frame(frame: list[Any]) -> ClientFrame:
             return Recall()
         case [
             "hello",
-            {"version": int(version), "secret": str(secret), "python": str(python), "session": str(session)},
+            {"version": int(version), "secret": str(secret), "python": str(python), "session": str(session), **rest},
         ]:
-            return ClientHello(version, secret, python, session)
+            return ClientHello(version, secret, python, session, of_plain(rest.get("environment")))
     raise MalformedBody("not a frame of a session client", found=_describe(frame))
 
 

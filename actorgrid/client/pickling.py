@@ -1,7 +1,7 @@
-"""From functions and arguments to bytes, and which part to blame when that fails.
+"""From functions and arguments to bytes, and back.
 
-Modules that are not installed (a script's neighbours, tests, notebooks) travel by value, so that a worker needs
-no copy of them on its path; installed ones travel by name.
+What of it travels by value and what by name: modules_by_value.py. Whom to blame when it cannot be pickled:
+``actorgrid.pickle_blame``.
 """
 
 from __future__ import annotations
@@ -9,22 +9,25 @@ from __future__ import annotations
 import io
 import pickle
 import sys
-import sysconfig
 import threading
 import types
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import cloudpickle
 
 from actorgrid.errors import UnpicklableFunction, UnpicklableResult
+from actorgrid.import_environment import of_this_process, with_environment
+from actorgrid.pickle_blame import Blame, Parts, blame, globals_of, short
 from actorgrid.transports.task_frames import fn_id_of
 
 from .futures import JobFuture, is_future
+from .modules_by_value import ModulesByValue
 
 MAX_CACHED_FUNCTIONS = 4096
-MAX_BLAMED = 500
+MAX_MODULES_BY_NAME = 16
+"""Packages that are tried by name, one after the other, when something cannot be pickled by value."""
 MAX_PAYLOAD_BYTES = 64 * 2**20 - 1024
 PYTHON = f"{sys.version_info.major}.{sys.version_info.minor}"
 _ATOMS = frozenset({int, float, str, bytes, bool, type(None), complex})
@@ -48,6 +51,7 @@ class _Cached(NamedTuple):
 
 _cache: dict[int, _Cached] = {}
 _cache_lock = threading.Lock()
+_modules = ModulesByValue()
 _UNSET = object()
 
 
@@ -93,15 +97,8 @@ def _unchanged(fn: Any, cached: _Cached) -> bool:
 def _surroundings(fn: Any) -> tuple[tuple[tuple[str, Any], ...], tuple[tuple[types.CellType, Any], ...]]:
     if not isinstance(fn, types.FunctionType):
         return (), ()
-    scope = fn.__globals__
-    names: set[str] = set()
-    pending = [fn.__code__]
-    while pending:
-        code = pending.pop()
-        names.update(code.co_names)
-        pending += [inner for inner in code.co_consts if isinstance(inner, types.CodeType)]
     return (
-        tuple((name, scope[name]) for name in sorted(names) if name in scope),
+        tuple(globals_of(fn)),
         tuple((cell, _cell(cell)) for cell in fn.__closure__ or ()),
     )
 
@@ -129,6 +126,13 @@ class _Arguments(NamedTuple):
     def __reduce__(self) -> Any:
         return (tuple, ((self.args, self.kwargs),))
 
+    def parts(self) -> Parts:
+        """The arguments, each with what to call it."""
+        return [
+            *((f"argument {number}", item) for number, item in enumerate(self.args)),
+            *((f"argument {name}", item) for name, item in self.kwargs.items()),
+        ]
+
 
 def _plain(values: tuple[Any, ...]) -> bool:
     """Whether plain pickle does what cloudpickle would: no functions or classes of the user's inside."""
@@ -136,9 +140,28 @@ def _plain(values: tuple[Any, ...]) -> bool:
 
 
 def job_payload(fn: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[bytes, list[str]]:
-    """``(fn, args, kwargs)`` with references to other jobs' results, and the ids of those jobs."""
+    """``(fn, args, kwargs)`` with references to other jobs' results, and the ids of those jobs.
+
+    Behind it stands where this process is and imports from, for a worker on this machine.
+    """
     jobs: dict[str, None] = {}
-    return dumps((fn, args, kwargs), "the function and its arguments", jobs), list(jobs)
+    payload = dumps(_JobCall(fn, args, kwargs), "the function and its arguments", jobs)
+    return _bounded(with_environment(payload, of_this_process())), list(jobs)
+
+
+class _JobCall(NamedTuple):
+    """For the blame only: it is pickled as a plain tuple."""
+
+    fn: Any
+    args: tuple[Any, ...]
+    kwargs: dict[str, Any]
+
+    def __reduce__(self) -> Any:
+        return (tuple, ((self.fn, self.args, self.kwargs),))
+
+    def parts(self) -> Parts:
+        """The function and its arguments, each with what to call it."""
+        return [("the function", self.fn), *_Arguments(self.args, self.kwargs).parts()]
 
 
 class _JobPickler(cloudpickle.Pickler):  # type: ignore[misc]
@@ -162,18 +185,32 @@ def dumps(value: Any, what: str, jobs: dict[str, None] | None = None) -> bytes:
         return _dump(value, jobs)
     except UnpicklableFunction:
         raise
-    except Exception as error:  # user objects raise what they like from __reduce__
-        path, blamed = _blame(value)
-        raise UnpicklableFunction(
-            f"{what} cannot be sent to another process: {path or what} cannot be pickled",
-            found=f"{_short(blamed)}: {type(error).__name__}: {str(error)[:200]}",
-            hint=_advice(blamed),
-            path=path,
-        ) from error
+    except Exception as error:  # noqa: BLE001 - user objects raise what they like from __reduce__
+        failure = error
+    tried: list[str] = []
+    while len(tried) < MAX_MODULES_BY_NAME:
+        found = _blame(value)
+        package = _modules.by_name_instead(found.chain)
+        if not package:
+            break
+        tried.append(package)
+        try:
+            return _dump(value, jobs)
+        except UnpicklableFunction:
+            raise
+        except Exception as error:  # noqa: BLE001 - as above
+            failure = error
+    _modules.by_value_again(tried)
+    raise UnpicklableFunction(
+        f"{what} cannot be sent to another process: {found.path or what} cannot be pickled",
+        found=f"{short(found.part)}: {type(failure).__name__}: {str(failure)[:200]}",
+        hint=_advice(found.part),
+        path=found.path,
+    ) from failure
 
 
 def _dump(value: Any, jobs: dict[str, None] | None) -> bytes:
-    _by_value()
+    _modules.mark()
     buffer = io.BytesIO()
     pickler = cloudpickle.Pickler(buffer, protocol=5) if jobs is None else _JobPickler(buffer, jobs)
     pickler.dump(value)
@@ -190,57 +227,12 @@ def _bounded(data: bytes) -> bytes:
     return data
 
 
-# -- modules that travel by value
-
-_installed = tuple(
-    {
-        path + "/"
-        for name in ("stdlib", "platstdlib", "purelib", "platlib")
-        if (path := sysconfig.get_paths().get(name)) is not None
-    }
-)
-_seen_modules = 0
-
-
-def _by_value() -> None:
-    """Mark modules that were imported from outside the installation; looked at again when there are more of them."""
-    global _seen_modules
-    if len(sys.modules) == _seen_modules:
-        return
-    _seen_modules = len(sys.modules)
-    marked = cloudpickle.list_registry_pickle_by_value()
-    for name, module in list(sys.modules.items()):
-        file = getattr(module, "__file__", None)
-        if (
-            isinstance(file, str)
-            and name not in marked
-            and name != "__main__"
-            and name.partition(".")[0] != "actorgrid"
-            and isinstance(module, types.ModuleType)
-            and not file.startswith(_installed)
-            and "-packages/" not in file
-        ):
-            cloudpickle.register_pickle_by_value(module)
-
-
 # -- whom to blame
 
 
-def _blame(root: Any) -> tuple[str, Any]:
-    """The deepest part of *root* that cannot be pickled, as a path in words, and that part."""
-    path, blamed = "", root
-    seen = {id(root)}
-    while len(seen) < MAX_BLAMED:
-        for label, part in _parts(blamed):
-            if id(part) in seen or len(seen) >= MAX_BLAMED:
-                continue
-            seen.add(id(part))
-            if not _pickles(part):
-                path, blamed = f"{path} → {label}" if path else label, part
-                break
-        else:
-            break
-    return path, blamed
+def _blame(value: Any) -> Blame:
+    parts = value.parts() if isinstance(value, (_Arguments, _JobCall)) else None
+    return blame(value, _pickles, parts=parts, opaque=is_future)
 
 
 def _pickles(value: Any) -> bool:
@@ -249,40 +241,6 @@ def _pickles(value: Any) -> bool:
     except Exception:  # noqa: BLE001 - whatever a user's object raises means no
         return False
     return True
-
-
-def _parts(value: Any) -> Iterator[tuple[str, Any]]:
-    if is_future(value):
-        return
-    if isinstance(value, types.FunctionType):
-        for name, cell in zip(value.__code__.co_freevars, value.__closure__ or (), strict=False):
-            yield f"variable {name!r} of {value.__name__}", _cell(cell)
-        for name, used in _surroundings(value)[0]:
-            yield f"global {name!r} of {value.__name__}", used
-        for default in value.__defaults__ or ():
-            yield f"a default of {value.__name__}", default
-    elif isinstance(value, types.MethodType):
-        yield f"the object of method {value.__name__}", value.__self__
-    elif isinstance(value, _Arguments):
-        yield from ((f"argument {number}", item) for number, item in enumerate(value.args))
-        yield from ((f"argument {name}", item) for name, item in value.kwargs.items())
-    elif isinstance(value, dict):
-        for key, item in value.items():
-            yield f"key {_short(key)}", item
-    elif isinstance(value, (list, tuple, set, frozenset)):
-        for number, item in enumerate(value):
-            yield f"item {number}", item
-    elif isinstance(getattr(value, "__dict__", None), dict) and not isinstance(value, (type, types.ModuleType)):
-        for name, item in vars(value).items():
-            yield f"attribute {name!r} of {type(value).__name__}", item
-
-
-def _short(value: Any) -> str:
-    try:
-        text = repr(value)
-    except Exception:  # noqa: BLE001 - a user's repr
-        text = object.__repr__(value)
-    return text if len(text) <= 120 else text[:117] + "..."
 
 
 def _advice(blamed: Any) -> str:

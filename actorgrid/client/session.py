@@ -39,6 +39,7 @@ from actorgrid.errors import (
     WorkerLost,
     WrongToken,
 )
+from actorgrid.import_environment import of_this_process
 from actorgrid.transports.frames import FrameDecoder
 from actorgrid.transports.task_frames import ClientRefused, ClientWelcome, encode_hello, parse_worker_frame
 
@@ -243,7 +244,7 @@ class Session:
             sock.settimeout(WELCOME_TIMEOUT_S)
             sock.connect(str(grant["socket_path"]))
             said_s = time.monotonic()
-            sock.sendall(encode_hello(str(grant["secret"]), PYTHON, session_id))
+            sock.sendall(encode_hello(str(grant["secret"]), PYTHON, session_id, of_this_process()))
             decoder = FrameDecoder()
             frames: list[list[Any]] = []
             while not frames:

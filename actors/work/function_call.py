@@ -24,12 +24,16 @@ from actorgrid.errors import (
     TaskTimedOut,
     UnpicklableResult,
 )
+from actorgrid.import_environment import environment_of, take
+from actorgrid.pickle_blame import blame, short
 from actorgrid.transports.remote_exceptions import LEFT_BEHIND, pickle_exception
 from actorgrid.transports.task_frames import decode_result
 
 from .attempt_dir import RESULT_FILE_BYTES_MAX
+from .import_guard import no_imports
 
 MAX_TRACEBACK_CHARS = 64 * 1024
+_ATOMS = frozenset({type(None), bool, int, float, str, bytes})
 
 
 class TimeIsUp(BaseException):
@@ -37,17 +41,25 @@ class TimeIsUp(BaseException):
 
 
 def dump_value(value: Any, max_bytes: int) -> bytes:
-    """Pickle a task's value. Raises UnpicklableResult when it cannot be pickled or is too large."""
+    """Pickle a task's value. Raises UnpicklableResult when it cannot be pickled or is too large, naming the part."""
     try:
         try:
-            data = pickle.dumps(value, protocol=5)
+            if type(value) in _ATOMS:
+                data = pickle.dumps(value, protocol=5)
+            else:
+                with no_imports():
+                    data = pickle.dumps(value, protocol=5)
         except Exception:  # noqa: BLE001 - user classes raise anything; cloudpickle takes more than pickle does
             data = cloudpickle.dumps(value, protocol=5)
     except Exception as error:  # noqa: BLE001 - as above
+        found = blame(value, _pickles)
+        where = f"the result cannot be pickled: {found.path}" if found.path else "the result cannot be pickled"
         raise UnpicklableResult(
-            f"the result cannot be pickled: {type(error).__name__}: {error}",
+            f"{where}: {type(error).__name__}: {error}"[:4096],
             asked=f"a {type(value).__module__}.{type(value).__qualname__}",
+            found=short(found.part),
             hint="return plain data, or write it to a file and return the path",
+            path=found.path,
         ) from None
     if len(data) > max_bytes:
         raise UnpicklableResult(
@@ -56,6 +68,14 @@ def dump_value(value: Any, max_bytes: int) -> bytes:
             hint="write it to a file and return the path, or raise work.max_result_bytes",
         )
     return data
+
+
+def _pickles(value: Any) -> bool:
+    try:
+        cloudpickle.dumps(value, protocol=5)
+    except Exception:  # noqa: BLE001 - whatever a user's object raises means no
+        return False
+    return True
 
 
 def describe_failure(error: BaseException, timeout_s: float | None = None) -> tuple[ActorGridError, bytes | None]:
@@ -124,5 +144,8 @@ def load_payload(path: Path, digest: str, inputs: dict[str, str]) -> tuple[Calla
     data = path.read_bytes()
     if hashlib.sha256(data).hexdigest() != digest:
         raise TaskFailed("the payload on disk does not match its digest", asked=digest, hint="submit the job again")
+    environment = environment_of(data)
+    if environment is not None:
+        take(environment)
     function, args, kwargs = _PayloadUnpickler(data, inputs).load()
     return function, args, kwargs

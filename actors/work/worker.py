@@ -36,6 +36,7 @@ from actorgrid.errors import (
     UnknownKey,
     WrongToken,
 )
+from actorgrid.import_environment import take
 from actorgrid.task_context import ATTEMPT_NUMBER
 from actorgrid.transports.frames import FrameDecoder, encode_frame
 from actorgrid.transports.task_frames import (
@@ -215,6 +216,8 @@ class Worker:
             if not isinstance(message, ClientHello):
                 raise PeerRefused("the first frame must be a hello")
             self._check(message)
+            if message.environment is not None:
+                take(message.environment)
             client.welcome = True
             client.socket.sendall(encode_welcome(self.worker_id, PYTHON, os.getpid(), self._gpu_uuids))
         elif isinstance(message, TaskFrame):
