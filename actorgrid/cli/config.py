@@ -9,6 +9,7 @@ import click
 
 from actorgrid.errors import HostUnreachable
 
+from . import candidates
 from .call import CommandContext, config_option, host_command
 from .printing import say
 from .show import table
@@ -94,7 +95,7 @@ def list_(call: CommandContext, changed: bool, config_dir: Path | None) -> None:
 
 
 @command.command("get")
-@click.argument("key")
+@click.argument("key", shell_complete=candidates.settings)
 @config_option
 @host_command
 def get(call: CommandContext, key: str, config_dir: Path | None) -> None:
@@ -109,7 +110,7 @@ def get(call: CommandContext, key: str, config_dir: Path | None) -> None:
 
 
 @command.command("set")
-@click.argument("key")
+@click.argument("key", shell_complete=candidates.settings)
 @click.argument("value")
 @host_command
 def set_(call: CommandContext, key: str, value: str) -> None:

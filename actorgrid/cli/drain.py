@@ -9,6 +9,7 @@ import click
 
 from actorgrid.errors import CallTimeout
 
+from . import candidates
 from .call import CommandContext, host_command
 from .host_names import find_host, title
 from .printing import say
@@ -19,7 +20,7 @@ LOOK_S = 0.5
 
 
 @click.command()
-@click.argument("host", metavar="HOST")
+@click.argument("host", metavar="HOST", shell_complete=candidates.hosts)
 @click.option("--wait", is_flag=True, help="Wait until nothing runs there.")
 @click.option("--timeout", "within_s", default="1d", show_default=True, callback=seconds, help="With --wait: how long.")
 @click.option("--undo", is_flag=True, help="Let it take work again.")

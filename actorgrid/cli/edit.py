@@ -6,13 +6,14 @@ from typing import Any
 
 import click
 
+from . import candidates
 from .call import CommandContext, host_command
 from .lookup import find_job
 from .times import seconds_above_zero
 
 
 @click.command()
-@click.argument("job_id", metavar="JOB")
+@click.argument("job_id", metavar="JOB", shell_complete=candidates.live_jobs)
 @click.option("--priority", type=click.IntRange(0, 100), help="Higher goes first.")
 @click.option(
     "--timeout", callback=seconds_above_zero, metavar="TIME", help="Stop each attempt after this: 30, 10m, 2h."

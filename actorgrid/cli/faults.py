@@ -7,13 +7,14 @@ from typing import Any
 
 import click
 
+from . import candidates
 from .call import CommandContext, host_command
 from .host_names import find_host
 from .show import span, table
 
 
 @click.command()
-@click.argument("host", metavar="[HOST]", required=False)
+@click.argument("host", metavar="[HOST]", required=False, shell_complete=candidates.hosts)
 @click.option("--limit", type=click.IntRange(1, 1000), default=50, show_default=True, help="How many, newest first.")
 @click.option("--actions", is_flag=True, help="Only what was done, not what was found.")
 @host_command

@@ -7,6 +7,7 @@ from typing import Any
 
 import click
 
+from . import candidates
 from .call import CommandContext, host_command
 from .printing import say
 from .show import ago, coloured, last_known, lined_up, on_terminal, share, size, span, table, terminal_width
@@ -24,7 +25,9 @@ PAGE = 1_000
 @click.option("-a", "--all", "every", is_flag=True, help="Ended jobs too.")
 @click.option("--state", "states", multiple=True, type=click.Choice(STATES), help="Only these; may be repeated.")
 @click.option("--limit", type=click.IntRange(1), default=100, show_default=True, help="List at most so many.")
-@click.option("--after", metavar="JOB", help="Go on after that one, the last of the page before.")
+@click.option(
+    "--after", metavar="JOB", shell_complete=candidates.jobs, help="Go on after that one, the last of the page before."
+)
 @click.option("--sessions", is_flag=True, help="Workers that clients' sessions hold, in place of jobs.")
 @click.option("--watch", is_flag=True, help="Go on, once a second, until interrupted.")
 @host_command
@@ -202,7 +205,7 @@ def _watch(call: CommandContext, states: list[str], limit: int, strict: bool) ->
 
 
 @click.command()
-@click.argument("job_ids", metavar="JOB...", nargs=-1, required=True)
+@click.argument("job_ids", metavar="JOB...", nargs=-1, required=True, shell_complete=candidates.live_jobs)
 @click.option("--force", is_flag=True, help="Also what runs under a session's lease; jobs are ended either way.")
 @host_command
 def cancel(call: CommandContext, job_ids: tuple[str, ...], force: bool) -> None:

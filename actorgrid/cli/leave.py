@@ -9,6 +9,7 @@ import click
 
 from actorgrid.errors import HostUnreachable
 
+from . import candidates
 from .call import CommandContext, host_command
 from .printing import say
 from .show import progress
@@ -18,7 +19,14 @@ DONE = ("left", "stays")
 
 
 @click.command()
-@click.option("--host", "host", default="this", metavar="HOST", help="Another host: its number, name or id.")
+@click.option(
+    "--host",
+    "host",
+    default="this",
+    metavar="HOST",
+    shell_complete=candidates.hosts,
+    help="Another host: its number, name or id.",
+)
 @click.option("--now", is_flag=True, help="End its work first; jobs start again elsewhere.")
 @click.option("--force", is_flag=True, help="With --host: remove one whose machine is off for good, with its work.")
 @click.option("--cancel", is_flag=True, help="It stays after all.")

@@ -18,6 +18,7 @@ from actorgrid.client.lock_hold import LockHold
 from actorgrid.errors import ActorGridError, LockLost, NotFound
 from actorgrid.fencing import FencingToken
 
+from . import candidates
 from .call import CommandContext, host_command, host_options, pass_call
 from .printing import say
 from .show import ago, table
@@ -180,7 +181,7 @@ def _give_back(hold: LockHold, ended_early: bool) -> LockLost | None:
 
 
 @command.command("list")
-@click.argument("prefix", default="")
+@click.argument("prefix", default="", shell_complete=candidates.locks)
 @host_command
 def list_(call: CommandContext, prefix: str) -> None:
     """List the locks that somebody holds, of names that begin with PREFIX."""
@@ -200,7 +201,7 @@ def list_(call: CommandContext, prefix: str) -> None:
 
 
 @command.command("release")
-@click.argument("name")
+@click.argument("name", shell_complete=candidates.locks)
 @click.option("--owner", required=True, help="Who holds it, or waits for it: see lock list.")
 @click.option("--token", type=click.IntRange(0), metavar="NUMBER", help="The holder's token, as it was given to it.")
 @click.option("--force", is_flag=True, help="Take it from its owner, who hears of it at its next renewal.")

@@ -10,6 +10,7 @@ from typing import Any, BinaryIO
 
 import click
 
+from . import candidates
 from .call import CommandContext, host_command
 from .ranks import RANKS_MAX, Labelled, Ranks, members_of
 from .show import say_folded
@@ -18,7 +19,7 @@ MAX_JSON_BYTES = 8 * 2**20
 
 
 @click.command()
-@click.argument("job_id", metavar="JOB")
+@click.argument("job_id", metavar="JOB", shell_complete=candidates.jobs)
 @click.option("-f", "--follow", is_flag=True, help="Go on until the job has ended.")
 @click.option("--stderr", "only_stderr", is_flag=True, help="Only stderr.")
 @click.option("--stdout", "only_stdout", is_flag=True, help="Only stdout.")

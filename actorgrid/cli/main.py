@@ -13,6 +13,7 @@ from importlib import import_module
 from typing import Any, NoReturn
 
 import click
+from click.shell_completion import CompletionItem
 
 from actorgrid.errors import ActorGridError
 
@@ -57,6 +58,10 @@ COMMANDS: dict[str, dict[str, tuple[str, str]]] = {
         "demo": ("demo:command", "Render a picture on shared GPUs: a tour in a minute."),
         "replay": ("replay:command", "Replay a production trace; compare policies."),
         "chaos": ("chaos:command", "Run clusters of the real cores on virtual time, with seeded faults."),
+        "completion": (
+            "completion:command",
+            "Print what makes a shell complete our commands, jobs, hosts, locks and keys.",
+        ),
         "version": ("version:command", "Show versions."),
     },
 }
@@ -91,6 +96,13 @@ class Commands(click.Group):
         module, _, attribute = _TARGETS[cmd_name][0].partition(":")
         found: click.Command = getattr(import_module(f".{module}", __package__), attribute)
         return found
+
+    def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
+        """From the table alone, as ``--help``: somebody waits at a prompt."""
+        if incomplete.startswith("-"):
+            return super().shell_complete(ctx, incomplete)
+        commands = {name: text for section in COMMANDS.values() for name, (_, text) in section.items()}
+        return [CompletionItem(name, help=text) for name, text in commands.items() if name.startswith(incomplete)]
 
     def resolve_command(
         self, ctx: click.Context, args: list[str]

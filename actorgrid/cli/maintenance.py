@@ -7,6 +7,7 @@ from typing import Any
 
 import click
 
+from . import candidates
 from .call import CommandContext, host_command, host_options
 from .host_names import find_host, title
 from .printing import say
@@ -26,7 +27,7 @@ def command() -> None:
 
 
 @command.command("start")
-@click.argument("host", metavar="HOST")
+@click.argument("host", metavar="HOST", shell_complete=candidates.hosts)
 @click.option("--for", "for_s", default="1h", show_default=True, callback=seconds_above_zero, help="30m, 2h, 7d, ...")
 @click.option("--reason", default="", help="What is done there, for others to read.")
 @host_command
@@ -41,7 +42,7 @@ def start(call: CommandContext, host: str, for_s: float, reason: str) -> None:
 
 
 @command.command("end")
-@click.argument("host", metavar="HOST")
+@click.argument("host", metavar="HOST", shell_complete=candidates.hosts)
 @host_command
 def end(call: CommandContext, host: str) -> None:
     """End the maintenance of HOST now."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import click
 
+from . import candidates
 from .call import CommandContext, host_command
 from .host_names import find_host
 from .printing import say
@@ -11,7 +12,14 @@ from .show import table
 
 
 @click.command()
-@click.option("--off", "hosts", metavar="HOST", multiple=True, help="Also off this host, however loaded. Repeatable.")
+@click.option(
+    "--off",
+    "hosts",
+    metavar="HOST",
+    multiple=True,
+    shell_complete=candidates.hosts,
+    help="Also off this host, however loaded. Repeatable.",
+)
 @click.option("--yes", is_flag=True, help="Do it; without, only say what would move.")
 @host_command
 def command(call: CommandContext, hosts: tuple[str, ...], yes: bool) -> None:

@@ -9,6 +9,7 @@ from typing import Any
 
 import click
 
+from . import candidates
 from .call import CommandContext, host_command
 from .printing import say
 from .show import progress, size, table
@@ -111,7 +112,7 @@ def _text(value: Any) -> str:
 
 
 @command.command("get")
-@click.argument("key")
+@click.argument("key", shell_complete=candidates.state_keys)
 @host_command
 def get(call: CommandContext, key: str) -> None:
     """Print a key's value."""
@@ -120,7 +121,7 @@ def get(call: CommandContext, key: str) -> None:
 
 
 @command.command("put")
-@click.argument("key")
+@click.argument("key", shell_complete=candidates.state_keys)
 @click.argument("value")
 @click.option("--type", "kind", type=click.Choice(["lww_register", "mv_register"]), default="lww_register")
 @_ttl
@@ -135,7 +136,7 @@ def put(
 
 
 @command.command("incr", context_settings={"ignore_unknown_options": True})
-@click.argument("key")
+@click.argument("key", shell_complete=candidates.state_keys)
 @click.argument("by", type=int, default=1)
 @_durability
 @host_command
@@ -147,7 +148,7 @@ def incr(call: CommandContext, key: str, by: int, durability: Any, within_s: flo
 
 
 @command.command("add")
-@click.argument("key")
+@click.argument("key", shell_complete=candidates.state_keys)
 @click.argument("value")
 @_durability
 @host_command
@@ -157,7 +158,7 @@ def add(call: CommandContext, key: str, value: str, durability: Any, within_s: f
 
 
 @command.command("remove")
-@click.argument("key")
+@click.argument("key", shell_complete=candidates.state_keys)
 @click.argument("value")
 @_durability
 @host_command
@@ -167,7 +168,7 @@ def remove(call: CommandContext, key: str, value: str, durability: Any, within_s
 
 
 @command.command("list")
-@click.argument("prefix", default="")
+@click.argument("prefix", default="", shell_complete=candidates.state_keys)
 @click.option("--limit", type=click.IntRange(1, 10_000), default=1000, show_default=True)
 @host_command
 def list_(call: CommandContext, prefix: str, limit: int) -> None:
@@ -181,7 +182,7 @@ def list_(call: CommandContext, prefix: str, limit: int) -> None:
 
 
 @command.command("watch")
-@click.argument("prefix", default="")
+@click.argument("prefix", default="", shell_complete=candidates.state_keys)
 @click.option("--initial", is_flag=True, help="First what is there.")
 @click.option("--resume", metavar="ID", help="Go on behind the change with this id (of --json).")
 @host_command
@@ -200,7 +201,7 @@ def watch(call: CommandContext, prefix: str, initial: bool, resume: str | None) 
 
 
 @command.command("delete")
-@click.argument("key")
+@click.argument("key", shell_complete=candidates.state_keys)
 @_durability
 @host_command
 def delete(call: CommandContext, key: str, durability: Any, within_s: float) -> None:
@@ -210,7 +211,7 @@ def delete(call: CommandContext, key: str, durability: Any, within_s: float) -> 
 
 
 @command.command("field")
-@click.argument("key")
+@click.argument("key", shell_complete=candidates.state_keys)
 @click.argument("field")
 @click.argument("value", required=False)
 @_ttl
@@ -229,7 +230,7 @@ def field(
 
 
 @command.command("flag")
-@click.argument("key")
+@click.argument("key", shell_complete=candidates.state_keys)
 @click.argument("switch", type=click.Choice(["on", "off"]))
 @_durability
 @host_command
@@ -241,7 +242,7 @@ def flag(call: CommandContext, key: str, switch: str, durability: Any, within_s:
 
 
 @command.command("compare")
-@click.argument("key")
+@click.argument("key", shell_complete=candidates.state_keys)
 @click.argument("value")
 @click.option("--expected", metavar="VALUE", help="The value that the key must have; without it, there must be no key.")
 @_ttl
@@ -299,7 +300,7 @@ def batch(call: CommandContext, file: Any, durability: Any, within_s: float) -> 
 
 
 @command.command("top")
-@click.argument("prefix", default="")
+@click.argument("prefix", default="", shell_complete=candidates.state_keys)
 @click.option("--depth", type=click.IntRange(1, 16), default=1, show_default=True, help="Parts of a prefix.")
 @click.option("--rows", type=click.IntRange(1, 1000), default=10, show_default=True)
 @host_command

@@ -9,6 +9,7 @@ import click
 
 from actorgrid.errors import ActorError, CallTimeout, HostUnreachable, WrongState
 
+from . import candidates
 from .call import CommandContext, host_command
 from .host_names import Host, find_host, title
 from .show import progress, span
@@ -19,7 +20,7 @@ WITHIN = "2m"
 
 
 @click.command()
-@click.argument("host", metavar="[HOST]", required=False)
+@click.argument("host", metavar="[HOST]", required=False, shell_complete=candidates.hosts)
 @click.option("--timeout", "within_s", default=WITHIN, show_default=True, callback=seconds, help="For it to be back.")
 @host_command
 def restart(call: CommandContext, host: str | None, within_s: float) -> None:

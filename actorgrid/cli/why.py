@@ -8,6 +8,7 @@ from typing import Any
 
 import click
 
+from . import candidates
 from .call import CommandContext, host_command
 from .printing import say, visible
 from .show import aligned, coloured, folded, lined_up, say_folded, share, span, terminal_width
@@ -24,8 +25,8 @@ USUAL_POLICY, USUAL_PRIORITY = "priority", 50
 
 
 @click.command()
-@click.argument("job_id", metavar="JOB")
-@click.argument("host", metavar="| host HOST", required=False)
+@click.argument("job_id", metavar="JOB", shell_complete=candidates.jobs)
+@click.argument("host", metavar="| host HOST", required=False, shell_complete=candidates.hosts)
 @host_command
 def command(call: CommandContext, job_id: str, host: str | None) -> None:
     """Why a job waits or failed, or a host is as it is, and what to do.

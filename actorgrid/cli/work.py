@@ -12,6 +12,7 @@ import click
 
 from actorgrid.amounts import unclear_memory
 
+from . import candidates
 from .printing import say
 from .times import length_in_seconds, seconds, seconds_above_zero
 
@@ -164,7 +165,14 @@ _OPTIONS = [
         help="Note this about the job; may be repeated.",
     ),
     click.option("--name", default="", metavar="NAME", help="A name to show."),
-    click.option("--after", "after", multiple=True, metavar="JOB", help="Start when this job has succeeded; repeat."),
+    click.option(
+        "--after",
+        "after",
+        multiple=True,
+        metavar="JOB",
+        shell_complete=candidates.jobs,
+        help="Start when this job has succeeded; repeat.",
+    ),
 ]
 
 

@@ -85,7 +85,7 @@ def test_every_command_has_help_and_answers_in_json(alone: Invoke, name: str) ->
         assert leaf is not None
         options = {option for parameter in leaf.params for option in parameter.opts}
         assert "--json" in options, leaf.name
-        assert name in ("version", "demo", "replay", "chaos") or "--data-dir" in options, leaf.name
+        assert name in ("version", "demo", "replay", "chaos", "completion") or "--data-dir" in options, leaf.name
 
 
 def test_help_tells_the_exit_codes(alone: Invoke) -> None:
