@@ -6,12 +6,17 @@ Client to worker::
     ["function", fn_id, code]                                fn_id: 16 bytes of the caller's choice; code: cloudpickle
     ["task", task_id, fn_id, args, timeout_s | nil]          args: cloudpickle of (args, kwargs)
     ["task", task_id, fn_id, args, timeout_s | nil, number]  an attempt after the first: only to who "numbers_attempts"
+    ["value", key, body]                                     a pickled value that the next task needs: only to who
+                                                             "takes_values"; so is the next
+    ["task", task_id, fn_id, args, timeout_s | nil, number, [key]]  a task with inputs (task_inputs.py): keys of values
+                                                             sent just before, or of tasks whose results it keeps
     ["cancel", task_id]                                      only a task that has not started is cancelled
     ["recall"]                                               all that have not started: only to who "answers_recalls"
 
 Worker to client::
 
-    ["welcome", {"worker_id", "python", "pid", "gpu_uuids", "numbers_attempts", "answers_recalls"}] | ["refused", error]
+    ["welcome", {"worker_id", "python", "pid", "gpu_uuids", "numbers_attempts", "answers_recalls", "takes_values"}]
+    ["refused", error]                                       instead of a welcome
     ["result", task_id, status, body]                        in the order the tasks ended
     ["recalled", [task_id]]                                  have not started and never will here; also while one runs
     ["output", task_id, "stdout" | "stderr", bytes]          before the result of that task
@@ -23,12 +28,13 @@ A result with status OK has the pickled value as its body; with status FAILED th
 from its own worker; nothing else of the cluster unpickles any of it.
 
 A worker keeps the last ``MAX_FUNCTIONS`` functions it was sent. A task whose function it no longer has is answered
-with UnknownKey: send the function again, then the task.
+with UnknownKey: send the function again, then the task. The same goes for inputs that it does not have (any more).
 """
 
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import msgpack
@@ -73,6 +79,15 @@ class TaskFrame(NamedTuple):
     args: bytes
     timeout_s: float | None
     attempt_number: int = 1
+    inputs: tuple[int, ...] = ()
+    """The keys of the values that its arguments name."""
+
+
+class InputValue(NamedTuple):
+    """A value that the next task needs."""
+
+    key: int
+    body: bytes
 
 
 class CancelTask(NamedTuple):
@@ -96,6 +111,8 @@ class ClientWelcome(NamedTuple):
     """Whether it takes the number of an attempt. A worker that was started by an earlier version does not."""
     answers_recalls: bool = False
     """Whether it gives tasks back that it has not started. A worker that was started by an earlier version does not."""
+    takes_values: bool = False
+    """Whether it knows inputs of tasks. A worker that was started by an earlier version does not."""
 
 
 class ClientRefused(NamedTuple):
@@ -126,7 +143,7 @@ class Output(NamedTuple):
     data: bytes
 
 
-ClientFrame = ClientHello | Function | TaskFrame | CancelTask | Recall
+ClientFrame = ClientHello | Function | TaskFrame | InputValue | CancelTask | Recall
 WorkerFrame = ClientWelcome | ClientRefused | Result | Recalled | Output
 
 
@@ -152,12 +169,24 @@ def encode_function(fn_id: bytes, code: bytes) -> bytes:
 
 
 def encode_task(
-    task_id: int, fn_id: bytes, args: bytes, timeout_s: float | None = None, attempt_number: int = 1
+    task_id: int,
+    fn_id: bytes,
+    args: bytes,
+    timeout_s: float | None = None,
+    attempt_number: int = 1,
+    inputs: Sequence[int] = (),
 ) -> bytes:
     """The frame that calls a function the worker was taught. Raises FrameTooLarge."""
+    if inputs:
+        return encode_frame(["task", task_id, fn_id, args, timeout_s, attempt_number, inputs])
     if attempt_number == 1:
         return encode_frame(["task", task_id, fn_id, args, timeout_s])
     return encode_frame(["task", task_id, fn_id, args, timeout_s, attempt_number])
+
+
+def encode_value(key: int, body: bytes) -> bytes:
+    """The frame of a value that the next task needs. Raises FrameTooLarge."""
+    return encode_frame(["value", key, body])
 
 
 def encode_cancel(task_id: int) -> bytes:
@@ -177,6 +206,18 @@ def parse_client_frame(frame: list[Any]) -> ClientFrame:
             return _task(task_id, fn_id, args, timeout_s, 1)
         case ["task", int(task_id), bytes(fn_id), bytes(args), (None | float() | int()) as timeout_s, int(number)]:
             return _task(task_id, fn_id, args, timeout_s, number)
+        case [
+            "task",
+            int(task_id),
+            bytes(fn_id),
+            bytes(args),
+            (None | float() | int()) as timeout_s,
+            int(number),
+            list(keys),
+        ] if keys and all(isinstance(key, int) and 0 <= key <= MAX_TASK_ID for key in keys):
+            return _task(task_id, fn_id, args, timeout_s, number)._replace(inputs=tuple(keys))
+        case ["value", int(key), bytes(body)] if 0 <= key <= MAX_TASK_ID:
+            return InputValue(key, body)
         case ["function", bytes(fn_id), bytes(code)] if len(fn_id) == FN_ID_BYTES:
             return Function(fn_id, code)
         case ["cancel", int(task_id)]:
@@ -213,6 +254,7 @@ def encode_welcome(worker_id: str, python: str, pid: int, gpu_uuids: list[str]) 
                 "gpu_uuids": list(gpu_uuids),
                 "numbers_attempts": True,
                 "answers_recalls": True,
+                "takes_values": True,
             },
         ]
     )
@@ -256,7 +298,7 @@ def parse_worker_frame(frame: list[Any]) -> WorkerFrame:
             "welcome",
             {"worker_id": str(worker_id), "python": str(python), "pid": int(pid), "gpu_uuids": list(uuids), **rest},
         ]:
-            can = (rest.get(name) is True for name in ("numbers_attempts", "answers_recalls"))
+            can = (rest.get(name) is True for name in ("numbers_attempts", "answers_recalls", "takes_values"))
             return ClientWelcome(worker_id, python, pid, [str(uuid) for uuid in uuids], *can)
         case ["refused", dict(error)]:
             return ClientRefused(error_from_dict(error))

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from types import TracebackType
 
     from .durable import DurableJobs
-    from .futures import JobFuture
+    from .futures import JobFuture, LazyFuture
     from .locks import HeldLocks, Lock, LockTerms, OnLost
     from .map_results import MapResults
     from .session import Session
@@ -154,7 +154,8 @@ class Client(ClusterViewClient):
         if options.name is not None:
             code = code._replace(name=options.name)
         session = self._session if self._session is not None and not self._closed else self._open_session()
-        return session.submit(code, arguments(args, dict(kwargs)), options)
+        inputs: dict[LazyFuture[Any], int] = {}
+        return session.submit(code, arguments(args, dict(kwargs), inputs), options, tuple(inputs))
 
     def map(
         self,

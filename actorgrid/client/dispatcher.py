@@ -9,13 +9,14 @@ from __future__ import annotations
 import socket
 import threading
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from functools import partial
 from typing import Any
 
 from actorgrid.errors import (
     ActorGridError,
     HostUnreachable,
+    NotSupported,
     QueueFull,
     TaskCancelled,
     TaskTimedOut,
@@ -25,20 +26,21 @@ from actorgrid.errors import (
 from actorgrid.transports.frames import FrameDecoder
 from actorgrid.transports.task_frames import (
     FAILED,
+    OK,
     decode_failure_body,
     encode_cancel,
-    encode_function,
-    encode_task,
 )
 
 from .call_errors import copy_of, only_older_tokens, raise_failure, worker_lost
-from .futures import TaskFuture
+from .dependencies import CallDependencies, hold, leader
+from .futures import LazyFuture, TaskFuture
 from .lanes import MAX_LEASE_REQUESTS, STALL_S, Lane, LeasedWorker, Pace, TaskCall, Token
 from .lease_source import LeaseSource
 from .lending import AskForWorker, Lending, Return, SendCall
 from .options import TaskOptions, WorkerShape
 from .output import OutputPrinter
 from .pickling import FunctionCode, loads_value
+from .sending import Sender
 from .stealing import ask_back, given_back, ran_after_all
 from .worker_sockets import WorkerSockets
 
@@ -70,13 +72,21 @@ class Dispatcher:
         self.pool_balancing: dict[str, str] = {}  # the host's, by pool, for clients that do not either
         self._closed = False
         self._sockets = WorkerSockets(self._lock, self._read, self._tick)
+        self._sender = Sender(self._sockets, self._pace, self._refuse)
+        self._dependencies = CallDependencies(self._lock, self._new_key, self._sender.release, self._abandon)
         self._sockets.start()
 
     # -- for the client
 
-    def submit(self, code: FunctionCode, args: bytes, options: TaskOptions) -> TaskFuture[Any]:
-        """Send or queue one call. Waits while 100,000 are unfinished (in a callback: raises QueueFull)."""
+    def submit(
+        self, code: FunctionCode, args: bytes, options: TaskOptions, futures: Sequence[LazyFuture[Any]] = ()
+    ) -> TaskFuture[Any]:
+        """Send, queue or hold one call, whose arguments name the values of *futures*.
+
+        Waits while 100,000 are unfinished (in a callback: raises QueueFull).
+        """
         future: TaskFuture[Any] = TaskFuture(self)
+        inputs = self._dependencies.inputs_for(futures, self) if futures else ()
         shape = options.shape
         first = False
         with self._lock:
@@ -87,26 +97,37 @@ class Dispatcher:
             lane = self._lanes.get(shape)
             if lane is None:
                 lane = self._new_lane(shape)
-            self._last_task_id = task_id = self._last_task_id + 1
-            call = TaskCall(task_id, code, args, options.timeout, options.priority, options.worker_losses, lane, future)
+            call = TaskCall(
+                self._new_key(), code, args, options.timeout, options.priority, options.worker_losses, lane, future
+            )
             future.call = call
-            self._unfinished += 1
+            failed = hold(call, inputs) if inputs else None
+            call.done = failed is not None
+            self._unfinished += not call.done
             estimate_s = self._pace.estimate_s(code.kin)
-            link = None if lane.waiting else lane.pick(estimate_s, options.balancing, options.affinity)
             now = time.monotonic()
-            if link is not None:
-                self._put(link, call, estimate_s, now)
+            if inputs:
+                call.choice = options.balancing, options.affinity
+                link = leader(call, estimate_s) if call.missing else self._sender.choose(call, estimate_s)
+            else:
+                link = None if lane.waiting else lane.pick(estimate_s, options.balancing, options.affinity)
+            if call.done:
+                pass
+            elif link is not None:
+                self._sender.put(link, call, estimate_s, now)
                 self._sockets.flush(link)
                 if len(link.calls) > 1 or call.timeout_s is not None:
                     self._sockets.tick_soon()
             else:
                 lane.push(call, now)
-                first = not lane.links and not lane.requests
+                first = not (call.missing or lane.links or lane.requests)
                 if first:
                     lane.requests += 1
                 self._sockets.tick_soon()
         if first:
             self._source.want(lane, True)
+        if failed is not None:
+            failed(future)
         return future
 
     def take_back(self, future: TaskFuture[Any]) -> bool:
@@ -115,19 +136,9 @@ class Dispatcher:
         with self._lock:
             if call.cancelled or call.done:
                 return future.cancelled()
-            if call.link is None:
-                call.cancelled = True
-                if call in self._judged:
-                    self._judged.discard(call)
-                else:
-                    call.lane.forget(call)
-                self._finished(1)
-            elif call.link.head is call:
+            if call.link is not None and call.link.head is call:
                 return False
-            else:
-                call.cancelled = True
-                call.link.out += encode_cancel(call.task_id)
-                self._sockets.flush(call.link)
+            self._abandon(call)
         return future._cancelled()
 
     def has_started(self, future: TaskFuture[Any]) -> bool:
@@ -170,7 +181,11 @@ class Dispatcher:
                     if not link.calls and now - link.idle_since >= patience_s:
                         self._unlink(link)
                         given_up.append(link)
-            unused = [key for key, lane in self._lanes.items() if not (lane.links or lane.requests or lane.waiting)]
+            unused = [
+                key
+                for key, lane in self._lanes.items()
+                if not (lane.links or lane.requests or lane.waiting or lane.held)
+            ]
             for shape in unused if len(self._lanes) > MAX_LANES // 2 else ():
                 del self._lanes[shape]
         for link in given_up:
@@ -214,6 +229,8 @@ class Dispatcher:
                 calls += [call for call in link.calls.values() if not call.cancelled]
                 self._unlink(link)
             self._lanes.clear()
+            for call in calls:
+                call.cancelled = True
         self._sockets.join(5.0)
         for link in links:
             link.sock.close()
@@ -234,9 +251,12 @@ class Dispatcher:
         numbers_attempts: bool = False,
         on_loan: bool = False,
         answers_recalls: bool = False,
+        takes_values: bool = False,
     ) -> None:
         """Add a leased worker, which said welcome *travel_s* after our hello."""
         sock.setblocking(False)
+        hopeless: list[TaskCall] = []
+        closed = True
         with self._lock:
             if on_loan:
                 self._lending.asked = False
@@ -244,9 +264,10 @@ class Dispatcher:
                 lane.requests -= 1
                 lane.failures = 0
             if not self._closed:
+                closed = False
                 hopeless = [] if on_loan else lane.granted(token)
                 self._finished(len(hopeless))
-                can = numbers_attempts, answers_recalls
+                can = numbers_attempts, answers_recalls, takes_values
                 link = LeasedWorker(lane, lease_id, worker_id, sock, decoder, time.monotonic(), travel_s, token, *can)
                 lane.balancing = self.balancing or self.pool_balancing.get(lane.shape.pool_name)
                 lane.links.append(link)
@@ -254,15 +275,16 @@ class Dispatcher:
                 if on_loan:
                     link.on_loan, self._lending.link = True, link
                     self._lend(time.monotonic())
-                self._refill(link)
+                self._sender.refill(link)
                 self._sockets.flush(link)
                 self._sockets.tick_soon()
                 for call in hopeless:
                     call.done = True
-                    call.future.set_exception(only_older_tokens(call, token))
-                return
-        sock.close()
-        self._source.give_back(lease_id)
+        for call in hopeless:
+            call.future.set_exception(only_older_tokens(call, token))
+        if closed:
+            sock.close()
+            self._source.give_back(lease_id)
 
     def no_lease(self, lane: Lane, quiet_s: float, error: ActorGridError | None = None) -> None:
         """No lease now: ask again after *quiet_s*, or never: *error* fails all that waits in the lane."""
@@ -273,6 +295,8 @@ class Dispatcher:
             if error is not None:
                 calls = lane.drain()
                 self._finished(len(calls))
+                for call in calls:
+                    call.done = True
             if lane.waiting:
                 self._sockets.tick_soon()
         for call in calls:
@@ -295,6 +319,10 @@ class Dispatcher:
         return lane.waiting > 0 and not self._closed
 
     # -- with the lock held
+
+    def _new_key(self) -> int:
+        self._last_task_id += 1
+        return self._last_task_id
 
     def _new_lane(self, shape: WorkerShape) -> Lane:
         if len(self._lanes) >= MAX_LANES:
@@ -319,32 +347,29 @@ class Dispatcher:
         if self._blocked:
             self._room.notify_all()
 
-    def _put(self, link: LeasedWorker, call: TaskCall, estimate_s: float, now: float) -> None:
-        code = call.code
-        if code.fn_id not in link.known:
-            link.known.add(code.fn_id)
-            link.out += encode_function(code.fn_id, code.code)
-        link.took(call, estimate_s, now)
-        number = call.attempt_number if link.numbers_attempts else 1
-        link.out += encode_task(call.task_id, code.fn_id, call.args, call.timeout_s, number)
+    def _abandon(self, call: TaskCall) -> None:
+        """Let nobody begin a call whose value is not wanted any more."""
+        call.cancelled = True
+        if call.link is not None:
+            call.link.out += encode_cancel(call.task_id)
+            self._sockets.flush(call.link)
+            return
+        if call in self._judged:
+            self._judged.discard(call)
+        else:
+            call.lane.forget(call)
+        self._finished(1)
 
-    def _refill(self, link: LeasedWorker) -> None:
-        lane = link.lane
-        now = time.monotonic()
-        while lane.waiting and not link.lost:
-            call = lane.peek(link)
-            if call is None:
-                return
-            estimate_s = self._pace.estimate_s(call.code.kin)
-            if not link.has_capacity(estimate_s):
-                return
-            lane.pop(link)
-            self._put(link, call, estimate_s, now)
-
-    def _supply(self, lane: Lane) -> None:
-        for link in lane.links:
-            self._refill(link)
-            self._sockets.flush(link)
+    def _refuse(self, call: TaskCall, link: LeasedWorker) -> None:
+        """Fail a call whose worker does not know inputs."""
+        call.done = True
+        self._finished(1)
+        error = NotSupported(
+            "the host runs an earlier version, whose workers take no futures among arguments",
+            found=f"worker {link.worker_id}",
+            hint="pass future.result(), or upgrade the host",
+        )
+        self._sockets.soon(partial(call.future.set_exception, error))
 
     def _lend(self, now: float) -> None:
         if not self.lends:
@@ -352,7 +377,7 @@ class Dispatcher:
         match self._lending.decide(now, self._judged):
             case SendCall(link, call):
                 call.lane.take(call)
-                self._put(link, call, self._pace.estimate_s(call.code.kin), now)
+                self._sender.put(link, call, self._pace.estimate_s(call.code.kin), now)
                 self._sockets.flush(link)
             case Return(link):
                 self._hand_back(link)
@@ -398,6 +423,9 @@ class Dispatcher:
                     if call is None or (frame[2] == FAILED and self._must_resend(link, call, frame[3], now)):
                         continue
                     call.done = True
+                    call.inputs = ()
+                    if frame[2] == OK:
+                        link.values.add(call.task_id, len(frame[3]), len(frame[3]))
                     done.append((call, frame[2], frame[3]))
                 elif frame[0] == "recalled":
                     self._take_given_back(link, frame[1], now)
@@ -410,7 +438,7 @@ class Dispatcher:
                     self._pace.observe(kin, each_s)
                 link.lane.observe(each_s)
                 self._finished(len(done))
-            self._refill(link)
+            self._sender.refill(link)
             self._sockets.flush(link)
             if link.on_loan:
                 self._lend(now)
@@ -423,16 +451,20 @@ class Dispatcher:
         stolen, unwanted = given_back(link, task_ids, now)
         self._finished(unwanted)
         self._stolen += stolen
-        self._supply(link.lane)
+        self._sender.supply(link.lane)
 
     def _must_resend(self, link: LeasedWorker, call: TaskCall, body: bytes, now: float) -> bool:
-        """Whether a failure only says that the worker has forgotten the function."""
+        """Whether a failure only says that the worker has forgotten the function, or an input."""
         if call.cancelled:
             return False
         error, _ = decode_failure_body(body)
-        if error.code != "UnknownKey" or not error.details.get("fn_id"):
+        if error.code != "UnknownKey" or not (error.details.get("fn_id") or error.details.get("value_keys")):
             return False
-        link.known.discard(call.code.fn_id)
+        if error.details.get("fn_id"):
+            link.known.discard(call.code.fn_id)
+        else:
+            for used in call.inputs:
+                link.values.discard(used.key)
         call.lane.push(call, now, front=True)
         return True
 
@@ -444,9 +476,9 @@ class Dispatcher:
             for lane in self._lanes.values():
                 if lane.waiting:
                     busy = True
-                    self._supply(lane)
+                    self._sender.supply(lane)
                 if ask_back(lane, now):
-                    self._supply(lane)
+                    self._sender.supply(lane)
                 outdated = lane.replaceable(now)
                 if outdated is not None:
                     outdated.leaving = True
@@ -509,8 +541,10 @@ class Dispatcher:
                         self._judged.add(call)
                     else:
                         call.lane.push(call, now, front=True)
+            for call, _ in ended:
+                call.done = True
             self._finished(len(ended))
-            self._supply(link.lane)
+            self._sender.supply(link.lane)
             self._sockets.tick_soon()
         link.sock.close()
         for call, error in ended:
@@ -532,7 +566,7 @@ class Dispatcher:
             if verdict is None:
                 call.lane = self._lanes.setdefault(call.lane.shape, call.lane)
                 call.lane.push(call, time.monotonic(), front=True)
-                self._supply(call.lane)
+                self._sender.supply(call.lane)
                 self._sockets.tick_soon()
             else:
                 call.done = True

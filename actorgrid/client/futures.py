@@ -9,16 +9,20 @@ from __future__ import annotations
 import contextlib
 import threading
 import time
+import weakref
 from collections.abc import Callable, Generator, Iterator
 from concurrent.futures import Future, wait
-from typing import Any, NoReturn, Protocol, TypeVar, cast
+from typing import Any, Protocol, TypeVar, cast
 
 from actorgrid.errors import ActorGridError
+from actorgrid.transports.task_inputs import input_value
 
 from .nested import LOOK_S, inside_work
 
 T = TypeVar("T")
 _PENDING = "PENDING"
+_FINISHED = "FINISHED"
+_pickling = threading.local()
 
 
 class _Undecoded:
@@ -26,19 +30,28 @@ class _Undecoded:
 
     __slots__ = ("body", "decode", "failed")
 
-    def __init__(self, decode: Callable[[bytes], Any], body: bytes, failed: bool) -> None:
+    def __init__(self, decode: Callable[[bytes], Any], body: bytes, failed: bool | None) -> None:
         self.decode = decode
         self.body = body
-        self.failed = failed
+        self.failed = failed  # False: the body is the pickled value; None: only decoding tells
 
 
 class LazyFuture(Future[T]):
-    """A future whose value is unpickled by whoever asks for it first. ``await future`` gives it in asyncio."""
+    """A future whose value is unpickled by whoever asks for it first. ``await future`` gives it in asyncio.
 
-    def settle(self, decode: Callable[[bytes], Any], body: bytes, failed: bool = False) -> None:
+    Among the arguments of a session task it stands for its value: pickled inside of ``futures_as_inputs``, it is a
+    name that the worker knows the value by, and elsewhere refused.
+    """
+
+    use: weakref.ref[Any] | None = None
+    """The record of what calls wait for it (dependencies.py), while there are any."""
+    used_by: object = None
+    """Whose record that is."""
+
+    def settle(self, decode: Callable[[bytes], Any], body: bytes, failed: bool | None = None) -> None:
         """Settle the future: ``decode(body)`` gives the value, or raises the error, when it is asked for.
 
-        *failed*: whether it is known to raise.
+        *failed*: whether it raises, where that is known; if ``False``, *body* is the pickled value itself.
         """
         self.set_result(_Undecoded(decode, body, failed))  # type: ignore[arg-type]
 
@@ -51,7 +64,11 @@ class LazyFuture(Future[T]):
     def says_failed(self) -> bool:
         """Whether it is done and known to give no value but an error; unpickles nothing."""
         result: Any = self._result
-        return self._exception is not None or (type(result) is _Undecoded and result.failed)
+        return self._exception is not None or (type(result) is _Undecoded and result.failed is True)
+
+    def is_unfolded(self) -> bool:
+        """Whether its value was asked for already, and so is an object of this process."""
+        return self._state == _FINISHED and type(self._result) is not _Undecoded
 
     def result(self, timeout: float | None = None) -> T:
         """The value. Raises the task's ActorGridError, CancelledError, or TimeoutError after *timeout* seconds."""
@@ -88,8 +105,33 @@ class LazyFuture(Future[T]):
             self.set_running_or_notify_cancel()
         return True
 
-    def __reduce__(self) -> NoReturn:
-        raise TypeError(f"a {type(self).__name__} stays in its process")
+    def __reduce__(self) -> Any:
+        inputs: dict[LazyFuture[Any], int] | None = getattr(_pickling, "inputs", None)
+        if inputs is None:
+            raise TypeError(f"a {type(self).__name__} stays in its process")
+        return input_value, (inputs.setdefault(self, len(inputs)),)
+
+
+class futures_as_inputs:
+    """Pickle futures in this thread as names of values; which they were is in *inputs* then, with their indexes."""
+
+    __slots__ = ("_before", "_inputs")
+
+    def __init__(self, inputs: dict[LazyFuture[Any], int]) -> None:
+        self._inputs = inputs
+
+    def __enter__(self) -> None:
+        self._before = getattr(_pickling, "inputs", None)
+        _pickling.inputs = self._inputs
+
+    def __exit__(self, *_: object) -> None:
+        _pickling.inputs = self._before
+
+
+def pickled_value(future: LazyFuture[Any]) -> _Undecoded | None:
+    """How *future* ended, as it arrived; ``None`` where it has been unpickled, or has to be to tell."""
+    result: Any = future._result
+    return result if type(result) is _Undecoded and result.failed is not None else None
 
 
 class TaskOwner(Protocol):

@@ -9,11 +9,16 @@ from __future__ import annotations
 
 import itertools
 from collections import deque
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+from actorgrid.transports.task_inputs import LatestValues
 
 from .lane_router import LEAST_LOADED, LaneRouter
 from .options import WorkerShape
 from .pickling import FunctionCode
+
+if TYPE_CHECKING:
+    from .dependencies import TaskInput
 
 BUDGET_S = 0.005
 MAX_DEPTH = 512
@@ -38,8 +43,8 @@ class TaskCall:
     """
 
     __slots__ = (
-        "args", "attempt_number", "cancelled", "code", "done", "estimate_s", "future", "lane", "link", "losses_left",
-        "priority", "task_id", "timeout_s", "token",
+        "args", "attempt_number", "cancelled", "choice", "code", "done", "estimate_s", "future", "inputs", "lane",
+        "link", "losses_left", "missing", "priority", "task_id", "timeout_s", "token",
     )  # fmt: skip
 
     def __init__(
@@ -67,6 +72,9 @@ class TaskCall:
         self.done = False  # it has its outcome
         self.attempt_number = 1
         self.token: Token | None = None  # the greatest under which it may have been begun
+        self.inputs: tuple[TaskInput, ...] = ()  # what its arguments hold futures of
+        self.missing = 0  # how many of them are not there
+        self.choice: tuple[str | None, str] = (None, "")  # its policy and key, for when it is chosen a worker later
 
     def may_have_begun(self, token: Token | None) -> None:
         """A worker whose lease has *token* was sent it, and nobody can say that it did not start."""
@@ -101,8 +109,10 @@ class LeasedWorker:
         "recalled",
         "sock",
         "stuck",
+        "takes_values",
         "token",
         "travel_s",
+        "values",
         "watches_out",
         "worker_id",
     )  # fmt: skip
@@ -119,8 +129,11 @@ class LeasedWorker:
         token: Token | None = None,
         numbers_attempts: bool = False,
         answers_recalls: bool = False,
+        takes_values: bool = False,
     ) -> None:
         self.lane = lane
+        self.takes_values = takes_values  # whether it keeps values of tasks for those that come after
+        self.values: LatestValues[int] = LatestValues()  # what it keeps, as far as we can tell: sizes by key
         self.token = token  # of its lease
         self.numbers_attempts = numbers_attempts  # whether the worker takes the number of an attempt
         self.answers_recalls = answers_recalls  # whether it gives back what it has not begun, and says so
@@ -241,12 +254,16 @@ class Lane:
         self.waiting_since = 0.0
         self._skipped = 0
         self._older_grants = 0
+        self.held: set[TaskCall] = set()  # lack an input: they are in no queue, and nobody works for them
         self._queues: dict[int, deque[TaskCall]] = {}
         self._router: LaneRouter | None = None
         self._again: deque[TaskCall] = deque()  # may have been begun: they need a newer lease than that
 
     def push(self, call: TaskCall, now: float, *, front: bool = False) -> None:
-        """Let *call* wait; in *front* of its priority when it was sent before."""
+        """Let *call* wait; in *front* of its priority when it was sent before. One that lacks an input is held."""
+        if call.missing:
+            self.held.add(call)
+            return
         if call.token is not None:
             if self.waiting == 0:
                 self.waiting_since = now
@@ -268,6 +285,9 @@ class Lane:
 
     def forget(self, call: TaskCall) -> None:
         """A waiting call became ``cancelled`` or ``done``; its place in the queue is skipped later."""
+        if call in self.held:
+            self.held.discard(call)
+            return
         self.waiting -= 1
         self._skipped += 1
         if self._skipped > 1000 and self._skipped > self.waiting:
@@ -299,9 +319,10 @@ class Lane:
         return call
 
     def drain(self) -> list[TaskCall]:
-        """Take all waiting calls out."""
-        queued = itertools.chain(self._again, *self._queues.values())
+        """Take all waiting calls out, and those that are held."""
+        queued = itertools.chain(self._again, *self._queues.values(), self.held)
         calls = [call for call in queued if not (call.cancelled or call.done)]
+        self.held.clear()
         self._queues.clear()
         self._again.clear()
         self.waiting = 0

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from actorgrid.task_context import CPU_MILLI, LENT_CPU_MILLI
 
+from .dependencies import unstarted_input
 from .lanes import Lane, LeasedWorker, TaskCall
 
 if TYPE_CHECKING:
@@ -98,6 +99,8 @@ class Lending:
                 call: TaskCall = future.call
                 if call.done or call.cancelled:
                     self._awaited.pop(future, None)
-                elif call.link is None and call not in judged and future.is_awaited():
-                    return call
+                elif call.link is None and future.is_awaited():
+                    first = unstarted_input(call)
+                    if first.link is None and not (first.missing or first.done or first.cancelled or first in judged):
+                        return first
         return None

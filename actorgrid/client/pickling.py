@@ -12,7 +12,7 @@ import sys
 import threading
 import types
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple
 
 import cloudpickle
@@ -22,7 +22,7 @@ from actorgrid.import_environment import of_this_process, with_environment
 from actorgrid.pickle_blame import Blame, Parts, blame, globals_of, short
 from actorgrid.transports.task_frames import fn_id_of
 
-from .futures import JobFuture, is_future
+from .futures import JobFuture, LazyFuture, futures_as_inputs, is_future
 from .modules_by_value import ModulesByValue
 
 MAX_CACHED_FUNCTIONS = 4096
@@ -110,11 +110,17 @@ def _cell(cell: types.CellType) -> Any:
         return _UNSET
 
 
-def arguments(args: tuple[Any, ...], kwargs: dict[str, Any]) -> bytes:
-    """Pickle ``(args, kwargs)``. Raises UnpicklableFunction naming the argument."""
+def arguments(args: tuple[Any, ...], kwargs: dict[str, Any], inputs: dict[LazyFuture[Any], int]) -> bytes:
+    """Pickle ``(args, kwargs)``. Futures inside are named, and put into *inputs* with the index of each.
+
+    Raises UnpicklableFunction naming the argument.
+    """
     if not kwargs and _plain(args):
         return _bounded(pickle.dumps((args, kwargs), 5))
-    return dumps(_Arguments(args, kwargs), "the arguments")
+    with futures_as_inputs(inputs):
+        if not kwargs and _plain_but_for_futures(args):
+            return _bounded(pickle.dumps((args, kwargs), 5))
+        return dumps(_Arguments(args, kwargs), "the arguments")
 
 
 class _Arguments(NamedTuple):
@@ -134,9 +140,25 @@ class _Arguments(NamedTuple):
         ]
 
 
-def _plain(values: tuple[Any, ...]) -> bool:
+def _plain(values: Iterable[Any]) -> bool:
     """Whether plain pickle does what cloudpickle would: no functions or classes of the user's inside."""
     return all(type(value) in _ATOMS for value in values)
+
+
+def _plain_but_for_futures(values: Iterable[Any]) -> bool:
+    """The same where futures are among the values, and lists and tuples of futures and plain values."""
+    for value in values:
+        kind = type(value)
+        if not (
+            kind in _ATOMS
+            or issubclass(kind, LazyFuture)
+            or (
+                kind in (list, tuple)
+                and all(type(item) in _ATOMS or issubclass(type(item), LazyFuture) for item in value)
+            )
+        ):
+            return False
+    return True
 
 
 def job_payload(fn: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[bytes, list[str]]:
@@ -245,7 +267,7 @@ def _pickles(value: Any) -> bool:
 
 def _advice(blamed: Any) -> str:
     if is_future(blamed):
-        return "pass its result(); the future of a durable=True submit can be passed to another durable=True submit"
+        return "pass it as an argument of a session task, or its result(); a durable=True submit takes durable futures"
     return "make it inside the function, or pass what it is made from"
 
 

@@ -16,7 +16,7 @@ import signal
 import socket
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -44,7 +44,7 @@ from actorgrid.transports.frames import FrameDecoder
 from actorgrid.transports.task_frames import ClientRefused, ClientWelcome, encode_hello, parse_worker_frame
 
 from .dispatcher import Dispatcher
-from .futures import TaskFuture
+from .futures import LazyFuture, TaskFuture
 from .http import AdminHttp, segment
 from .lanes import Lane
 from .lending import own_cpus
@@ -100,9 +100,11 @@ class Session:
         self._keeper.start()
         self._returner.start()
 
-    def submit(self, code: FunctionCode, args: bytes, options: TaskOptions) -> TaskFuture[Any]:
-        """Run one call on some worker."""
-        return self._dispatcher.submit(code, args, options)
+    def submit(
+        self, code: FunctionCode, args: bytes, options: TaskOptions, inputs: Sequence[LazyFuture[Any]] = ()
+    ) -> TaskFuture[Any]:
+        """Run one call on some worker, once its *inputs* are there."""
+        return self._dispatcher.submit(code, args, options, inputs)
 
     def kill(self, future: TaskFuture[Any]) -> bool:
         """Cancel a call even if it runs."""
@@ -279,7 +281,7 @@ class Session:
             self.give_back(lease_id)
             raise
         token = (int(grant["token"][0]), int(grant["token"][1]))
-        can = answer.numbers_attempts, on_loan, answer.answers_recalls
+        can = answer.numbers_attempts, on_loan, answer.answers_recalls, answer.takes_values
         self._dispatcher.add(lane, lease_id, answer.worker_id, sock, decoder, travel_s, token, *can)
 
     def _return_leases(self) -> None:

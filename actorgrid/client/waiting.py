@@ -67,7 +67,7 @@ class GatheredFuture(LazyFuture[list[T]]):
         # where it needs no unpickling.
         if last or (not self._return_exceptions and _failed(part)):
             with contextlib.suppress(InvalidStateError):  # it has failed, or was cancelled, before
-                self.settle(self._values, b"", not self._return_exceptions and _failed(part))
+                self.settle(self._values, b"", True if not self._return_exceptions and _failed(part) else None)
 
     def _values(self, _: bytes) -> list[Any]:
         if not self._return_exceptions:

@@ -9,6 +9,7 @@ import os
 import select
 import threading
 import time
+from collections import deque
 from collections.abc import Callable
 
 from .lanes import LeasedWorker
@@ -30,6 +31,7 @@ class WorkerSockets:
         self._on_readable = on_readable
         self._on_tick = on_tick
         self.links: dict[int, LeasedWorker] = {}
+        self._soon: deque[Callable[[], None]] = deque()
         self._closed = False
         self.ticking = False
         self._wake_fd = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
@@ -83,6 +85,11 @@ class WorkerSockets:
             if not self._closed:
                 os.eventfd_write(self._wake_fd, 1)
 
+    def soon(self, call: Callable[[], None]) -> None:
+        """Have *call* called by the thread, without the lock: for what ends futures, whose callbacks are the user's."""
+        self._soon.append(call)
+        os.eventfd_write(self._wake_fd, 1)
+
     def close(self) -> None:
         """Have the thread end; ``join`` waits for that."""
         self._closed = True
@@ -108,6 +115,8 @@ class WorkerSockets:
                         self.flush(link)
                 if mask & ~select.EPOLLOUT:
                     self._on_readable(link)
+            while self._soon:
+                self._soon.popleft()()
             now = time.monotonic()
             if self.ticking and now >= next_tick:
                 next_tick = now + TICK_S

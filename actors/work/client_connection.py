@@ -12,6 +12,8 @@ from actorgrid.errors import ActorGridError, TransportError, UnknownKey
 from actorgrid.transports.frames import FrameDecoder
 from actorgrid.transports.task_frames import MAX_FUNCTIONS, Function, TaskFrame
 
+from .input_values import InputValues
+
 MAX_WAITING = 10_000  # tasks read ahead; more stay in the socket, and so with the client
 MAX_WAITING_BYTES = 64 * 2**20
 
@@ -27,6 +29,7 @@ class ClientConnection:
         self.waiting: deque[TaskFrame] = deque()
         self.read_bytes = 0  # of tasks that were read and not given back: written by who reads, under its lock
         self.taken_bytes = 0  # of tasks taken to be run: written by the main thread
+        self.inputs = InputValues()
         self.cancelled: set[int] = set()
         self.replies: deque[bytes] = deque()
         self.replies_bytes = 0
@@ -36,6 +39,21 @@ class ClientConnection:
     def has_capacity(self) -> bool:
         """Whether more may be read ahead."""
         return len(self.waiting) < MAX_WAITING and self.read_bytes - self.taken_bytes < MAX_WAITING_BYTES
+
+    def queue(self, task: TaskFrame) -> None:
+        """Let a task wait that was read."""
+        self.inputs.queued(task)
+        self.read_bytes += self._size_bytes(task)
+        self.waiting.append(task)
+
+    def next(self) -> TaskFrame:
+        """Take the next task out of the queue, to run it. Raises IndexError when there is none."""
+        task = self.waiting.popleft()
+        self.taken_bytes += self._size_bytes(task)
+        return task
+
+    def _size_bytes(self, task: TaskFrame) -> int:
+        return len(task.args) + self.inputs.sent_bytes(task) if task.inputs else len(task.args)
 
     def learn(self, function: Function) -> None:
         """Keep a function for later tasks; the one that was used longest ago gives way to it."""
@@ -66,7 +84,8 @@ class ClientConnection:
         with contextlib.suppress(IndexError):
             while True:
                 task = self.waiting.pop()
-                self.read_bytes -= len(task.args)
+                self.read_bytes -= self._size_bytes(task)
+                self.inputs.given_back(task)
                 self.cancelled.discard(task.task_id)
                 given.append(task.task_id)
         return given

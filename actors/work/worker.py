@@ -45,6 +45,7 @@ from actorgrid.transports.task_frames import (
     CancelTask,
     ClientHello,
     Function,
+    InputValue,
     Recall,
     TaskFrame,
     encode_failure,
@@ -55,6 +56,7 @@ from actorgrid.transports.task_frames import (
     encode_welcome,
     parse_client_frame,
 )
+from actorgrid.transports.task_inputs import loads_with_inputs
 
 from .client_connection import ClientConnection
 from .environment import PYTHON
@@ -221,8 +223,9 @@ class Worker:
             client.welcome = True
             client.socket.sendall(encode_welcome(self.worker_id, PYTHON, os.getpid(), self._gpu_uuids))
         elif isinstance(message, TaskFrame):
-            client.read_bytes += len(message.args)
-            client.waiting.append(message)
+            client.queue(message)
+        elif isinstance(message, InputValue):
+            client.inputs.arrived(message)
         elif isinstance(message, Function):
             client.learn(message)
         elif isinstance(message, CancelTask):
@@ -254,11 +257,10 @@ class Worker:
         self._watch.begins()
         while self._client is client:
             try:
-                task = client.waiting.popleft()
+                task = client.next()
             except IndexError:
                 break
             self._watch.next_task()
-            client.taken_bytes += len(task.args)
             self._run_one(client, task)
             now = monotonic()
             if client.replies_bytes > FLUSH_BYTES or now - self.last_flush > FLUSH_AFTER_S:
@@ -340,12 +342,17 @@ class Worker:
             os.environ[ATTEMPT_NUMBER] = str(task.attempt_number)
         try:
             function = client.function(task.fn_id)
-            args, kwargs = pickle.loads(task.args)  # nosec B301 - from the authenticated owner of this worker
+            if task.inputs:
+                args, kwargs = loads_with_inputs(task.args, client.inputs.take(task))
+            else:
+                args, kwargs = pickle.loads(task.args)  # nosec B301 - from the authenticated owner of this worker
             if task.timeout_s is None:
                 value = function(*args, **kwargs)
             else:
                 value = self._call_timed(function, args, kwargs, task.timeout_s)
-            reply = encode_success(task_id, dump_value(value, MAX_BODY_BYTES))
+            data = dump_value(value, MAX_BODY_BYTES)
+            client.inputs.made(task_id, data)
+            reply = encode_success(task_id, data)
         except BaseException as error:  # noqa: BLE001 - the outermost loop of a task: what it raises is its result
             if self._timed:
                 self._stop_timer()  # the timer struck inside the clean-up
@@ -359,7 +366,7 @@ class Worker:
         client.reply(reply)
 
     def _describe(self, error: BaseException, task: TaskFrame) -> tuple[ActorGridError, bytes | None]:
-        if isinstance(error, UnknownKey) and error.details.get("fn_id"):
+        if isinstance(error, UnknownKey) and (error.details.get("fn_id") or error.details.get("value_keys")):
             return error, None
         return describe_failure(error, task.timeout_s)
 

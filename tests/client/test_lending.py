@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from actorgrid.client.dependencies import TaskInput, hold
 from actorgrid.client.futures import TaskFuture
 from actorgrid.client.lanes import Lane, LeasedWorker, TaskCall
 from actorgrid.client.lending import LEND_AFTER_S, AskForWorker, Lending, Return, SendCall, own_cpus
@@ -133,3 +134,21 @@ def test_what_is_lent_is_not_asked_for_again() -> None:
     assert whole["cpus"] == 2.0 and whole["env"] == {"A": "b"}
     assert part["cpus"] == 0.5 and part["env"] == {"A": "b", "ACTORGRID_LENT_CPU_MILLI": "1500", "OMP_NUM_THREADS": "2"}
     assert shape.lease_request("3.11", 1.0, "l", 64.0)["cpus"] == 0
+
+
+def test_who_waits_for_a_call_that_lacks_an_input_lends_to_the_call_of_that_input() -> None:
+    lending, lane = Lending(1.0), Lane(WorkerShape())
+    first = waiting_call(lane, lending, 1)
+    second = TaskCall(2, CODE, b"", None, 50, 3, lane, TaskFuture(Owner(lending)))
+    second.future.call = second
+    used = TaskInput(1, first)
+    assert hold(second, (used,)) is None and second.missing == 1
+    lane.push(second, 0.0)
+    assert lane.waiting == 1 and second in lane.held
+    thread = blocked_on(second)
+    link = borrowed(lane, lending)
+    assert lending.decide(1.0, ()) == SendCall(link, first)
+    used.call = None  # of a future that no call gives: nothing can be lent to it
+    assert lending.decide(2.0, ()) is None
+    second.future.set_result(None)
+    thread.join(20)

@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-import pickle
-import socket
-from typing import Any, cast
+from typing import Any
 
 import pytest
 
-from actorgrid.client.dispatcher import Dispatcher
 from actorgrid.client.lanes import STALL_S, UNANSWERED_S, Lane, LeasedWorker, TaskCall
-from actorgrid.client.lease_source import LeaseSource
 from actorgrid.client.options import TaskOptions, WorkerShape, options_of
 from actorgrid.client.pickling import FunctionCode
 from actorgrid.client.stealing import ask_back, given_back
@@ -18,13 +14,11 @@ from actorgrid.errors import BadRequest
 from actorgrid.transports.frames import FrameDecoder
 from actorgrid.transports.task_frames import (
     CancelTask,
-    Function,
     Recall,
-    TaskFrame,
     encode_recalled,
-    encode_success,
     parse_client_frame,
 )
+from tests.client.scripted_workers import Leases, Worker
 
 CODE = FunctionCode(b"0" * 16, b"", "f", "f")
 LATER = 1.0
@@ -165,54 +159,6 @@ def test_options_name_the_policy_and_a_key_means_affinity() -> None:
 
 
 # -- the dispatcher, with workers that say what they are told
-
-
-class Leases:
-    """Gives no lease by itself; remembers what came back."""
-
-    def __init__(self) -> None:
-        self.returned: list[str] = []
-        self.workers: list[Worker] = []
-        self.dispatcher = Dispatcher(cast(LeaseSource, self), None)
-
-    def __enter__(self) -> Leases:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.dispatcher.close()
-        for made in self.workers:
-            made.socket.close()
-
-    def want(self, lane: Lane, first: bool) -> None:
-        self.lane = lane
-
-    def give_back(self, lease_id: str) -> None:
-        self.returned.append(lease_id)
-
-
-class Worker:
-    """The other end of a leased worker's socket."""
-
-    def __init__(self, leases: Leases, name: str, index: int) -> None:
-        ours, self.socket = socket.socketpair()
-        leases.workers.append(self)
-        self.socket.settimeout(20)
-        self._decoder = FrameDecoder()
-        self._frames: list[Any] = []
-        leases.dispatcher.add(leases.lane, name, name, ours, FrameDecoder(), 0.0, (1, index), True, False, True)
-
-    def read(self) -> Any:
-        while not self._frames:
-            self._frames += [parse_client_frame(frame) for frame in self._decoder.feed(self.socket.recv(65536))]
-        return self._frames.pop(0)
-
-    def task(self) -> TaskFrame:
-        while not isinstance(frame := self.read(), TaskFrame):
-            assert isinstance(frame, Function)
-        return frame
-
-    def succeed(self, *task_ids: int) -> None:
-        self.socket.sendall(b"".join(encode_success(id, pickle.dumps(f"value of {id}")) for id in task_ids))
 
 
 def test_a_slow_worker_gives_back_what_it_has_not_begun_and_another_runs_it_once() -> None:

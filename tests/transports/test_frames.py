@@ -72,6 +72,11 @@ def test_every_client_frame_comes_back_as_it_was_sent() -> None:
         (task_frames.encode_task(7, fn_id, b"args", 1.5), task_frames.TaskFrame(7, fn_id, b"args", 1.5)),
         (task_frames.encode_task(8, fn_id, b""), task_frames.TaskFrame(8, fn_id, b"", None)),
         (task_frames.encode_task(9, fn_id, b"", None, 3), task_frames.TaskFrame(9, fn_id, b"", None, 3)),
+        (
+            task_frames.encode_task(9, fn_id, b"", None, 1, (3, 7)),
+            task_frames.TaskFrame(9, fn_id, b"", None, 1, (3, 7)),
+        ),
+        (task_frames.encode_value(3, b"v"), task_frames.InputValue(3, b"v")),
         (task_frames.encode_cancel(7), task_frames.CancelTask(7)),
         (task_frames.encode_recall(), task_frames.Recall()),
     ]:
@@ -82,7 +87,7 @@ def test_every_worker_frame_comes_back_as_it_was_sent() -> None:
     for data, expected in [
         (
             task_frames.encode_welcome("w", "3.11", 4, ["GPU-1"]),
-            task_frames.ClientWelcome("w", "3.11", 4, ["GPU-1"], True, True),
+            task_frames.ClientWelcome("w", "3.11", 4, ["GPU-1"], True, True, True),
         ),
         (
             task_frames.encode_recalled([3, 1]),

@@ -1,0 +1,94 @@
+"""Sends calls to workers, from a submit, from the queues of lanes, or when their inputs have come.
+
+All of it with the dispatcher's lock held.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+
+from actorgrid.transports.task_frames import encode_function, encode_task, encode_value
+
+from .dependencies import followers, lacking_values, nearest
+from .lanes import Lane, LeasedWorker, Pace, TaskCall
+from .worker_sockets import WorkerSockets
+
+
+class Sender:
+    """Puts calls on the wire. *refuse* is called with one that its worker, of an earlier version, cannot take."""
+
+    def __init__(self, sockets: WorkerSockets, pace: Pace, refuse: Callable[[TaskCall, LeasedWorker], None]) -> None:
+        self._sockets = sockets
+        self._pace = pace
+        self._refuse = refuse
+
+    def choose(self, call: TaskCall, estimate_s: float) -> LeasedWorker | None:
+        """The worker for a call whose inputs are there, unless it has to queue."""
+        if call.lane.waiting or call.token is not None:
+            return None
+        near = nearest(call, estimate_s) if call.choice[0] is None else None
+        return near or call.lane.pick(estimate_s, *call.choice)
+
+    def release(self, calls: list[TaskCall]) -> None:
+        """Send calls whose inputs have come. What has to queue goes before later ones: it was asked for earlier, and
+        the sooner it is done, the sooner its inputs are forgotten."""
+        now = time.monotonic()
+        links: dict[int, LeasedWorker] = {}
+        rest: list[TaskCall] = []
+        for call in calls:
+            estimate_s = self._pace.estimate_s(call.code.kin)
+            link = self.choose(call, estimate_s)
+            if link is None:
+                rest.append(call)
+            else:
+                self.put(link, call, estimate_s, now)
+                links[link.fd] = link
+        for call in reversed(rest):
+            call.lane.push(call, now, front=True)
+        for link in links.values():
+            self._sockets.flush(link)
+        self._sockets.tick_soon()
+
+    def put(self, link: LeasedWorker, call: TaskCall, estimate_s: float, now: float) -> None:
+        """Send a call, and behind it those that wait for it alone."""
+        self._send(link, call, estimate_s, now)
+        if call.future.use is not None:
+            for follower, expected_s in followers(call, link, self._pace):
+                self._send(link, follower, expected_s, now)
+
+    def _send(self, link: LeasedWorker, call: TaskCall, estimate_s: float, now: float) -> None:
+        if call.inputs and not link.takes_values:
+            self._refuse(call, link)
+            return
+        code = call.code
+        if code.fn_id not in link.known:
+            link.known.add(code.fn_id)
+            link.out += encode_function(code.fn_id, code.code)
+        link.took(call, estimate_s, now)
+        number = call.attempt_number if link.numbers_attempts else 1
+        inputs = tuple(used.key for used in call.inputs)
+        if inputs:
+            for key, body in lacking_values(call, link):
+                link.out += encode_value(key, body)
+        link.out += encode_task(call.task_id, code.fn_id, call.args, call.timeout_s, number, inputs)
+
+    def refill(self, link: LeasedWorker) -> None:
+        """Send what waits in the lane, as long as the worker has room."""
+        lane = link.lane
+        now = time.monotonic()
+        while lane.waiting and not link.lost:
+            call = lane.peek(link)
+            if call is None:
+                return
+            estimate_s = self._pace.estimate_s(call.code.kin)
+            if not link.has_capacity(estimate_s):
+                return
+            lane.pop(link)
+            self.put(link, call, estimate_s, now)
+
+    def supply(self, lane: Lane) -> None:
+        """Send what waits in *lane* to all of its workers that have room."""
+        for link in lane.links:
+            self.refill(link)
+            self._sockets.flush(link)
