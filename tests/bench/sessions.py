@@ -19,7 +19,7 @@ def noop() -> None:
     """Nothing, elsewhere."""
 
 
-def _warm(cluster: actorgrid.LocalCluster, **options: float) -> Client:
+def warm_client(cluster: actorgrid.LocalCluster, **options: float) -> Client:
     """A client that holds two workers."""
     client = cluster.client(keep_alive_s=600.0)
     for future in [client.submit(time.sleep, 0.5, **options) for _ in range(2)]:
@@ -47,7 +47,7 @@ def _trips(client: Client, trips: int, **options: float) -> list[float]:
 def sessions(runs: int) -> Iterator[Figure]:
     """Empty tasks on two warm workers."""
     with actorgrid.LocalCluster(gpus=8) as cluster:
-        client = _warm(cluster)
+        client = warm_client(cluster)
         _rate(client, TASKS)
         note = f"{client._session.figures()['workers']} workers" if client._session else ""
         rates = [_rate(client, TASKS) for _ in range(runs)]
@@ -66,7 +66,7 @@ def sessions(runs: int) -> Iterator[Figure]:
 def gpu_sessions(runs: int) -> Iterator[Figure]:
     """Empty tasks on a quarter of a GPU each."""
     with actorgrid.LocalCluster(gpus=8) as cluster:
-        client = _warm(cluster, gpus=0.25)
+        client = warm_client(cluster, gpus=0.25)
         _rate(client, TASKS, gpus=0.25)
         rates = [_rate(client, TASKS, gpus=0.25) for _ in range(runs)]
         yield Figure("0.25-GPU session tasks", "tasks/s", rates, True, must=2000, stretch=8000)
