@@ -10,12 +10,14 @@ Client to worker::
                                                              "takes_values"; so is the next
     ["task", task_id, fn_id, args, timeout_s | nil, number, [key]]  a task with inputs (task_inputs.py): keys of values
                                                              sent just before, or of tasks whose results it keeps
-    ["cancel", task_id]                                      only a task that has not started is cancelled
+    ["task", task_id, fn_id, args, timeout_s | nil, number, [key], about]   as TaskAbout: only to who "takes_about"
+    ["cancel", task_id]                                      not started: is cancelled; running: is told so
     ["recall"]                                               all that have not started: only to who "answers_recalls"
 
 Worker to client::
 
-    ["welcome", {"worker_id", "python", "pid", "gpu_uuids", "numbers_attempts", "answers_recalls", "takes_values"}]
+    ["welcome", {"worker_id", "python", "pid", "gpu_uuids"}] and, true: "numbers_attempts", "answers_recalls",
+                                                             "takes_values", "takes_about"
     ["refused", error]                                       instead of a welcome
     ["result", task_id, status, body]                        in the order the tasks ended
     ["recalled", [task_id]]                                  have not started and never will here; also while one runs
@@ -41,6 +43,7 @@ import msgpack
 
 from actorgrid.errors import ActorGridError, MalformedBody, error_from_dict
 from actorgrid.import_environment import ImportEnvironment, of_plain
+from actorgrid.task_context import SESSION_RETRIES
 
 from .frames import MAX_FRAME_BYTES, encode_frame
 
@@ -51,6 +54,8 @@ MAX_FUNCTIONS = 256
 MAX_BODY_BYTES = MAX_FRAME_BYTES - 1024
 MAX_TASK_ID = 2**63 - 1
 MAX_ATTEMPT_NUMBER = 2**31 - 1
+MAX_TEXT_CHARS = 200
+MAX_RETRIES = 100
 
 
 class ClientHello(NamedTuple):
@@ -71,6 +76,16 @@ class Function(NamedTuple):
     code: bytes
 
 
+class TaskAbout(NamedTuple):
+    """What a task can ask about itself, beyond what every call says."""
+
+    name: str = ""
+    """What its submitter called it; empty: as its function is."""
+    retries_left: int = SESSION_RETRIES
+    parent: str = ""
+    """The id of the task that submitted it; empty: it was submitted outside of work."""
+
+
 class TaskFrame(NamedTuple):
     """One call."""
 
@@ -81,6 +96,7 @@ class TaskFrame(NamedTuple):
     attempt_number: int = 1
     inputs: tuple[int, ...] = ()
     """The keys of the values that its arguments name."""
+    about: TaskAbout | None = None
 
 
 class InputValue(NamedTuple):
@@ -91,7 +107,7 @@ class InputValue(NamedTuple):
 
 
 class CancelTask(NamedTuple):
-    """Asks not to start a task."""
+    """Asks not to start a task; one that runs is told that its value is not wanted any more."""
 
     task_id: int
 
@@ -113,6 +129,8 @@ class ClientWelcome(NamedTuple):
     """Whether it gives tasks back that it has not started. A worker that was started by an earlier version does not."""
     takes_values: bool = False
     """Whether it knows inputs of tasks. A worker that was started by an earlier version does not."""
+    takes_about: bool = False
+    """Whether it takes what is said about a task, and tells it when it is cancelled. An earlier version does not."""
 
 
 class ClientRefused(NamedTuple):
@@ -175,8 +193,12 @@ def encode_task(
     timeout_s: float | None = None,
     attempt_number: int = 1,
     inputs: Sequence[int] = (),
+    about: TaskAbout | None = None,
 ) -> bytes:
     """The frame that calls a function the worker was taught. Raises FrameTooLarge."""
+    if about is not None:
+        said = {"name": about.name, "retries_left": about.retries_left, "parent": about.parent}
+        return encode_frame(["task", task_id, fn_id, args, timeout_s, attempt_number, inputs, said])
     if inputs:
         return encode_frame(["task", task_id, fn_id, args, timeout_s, attempt_number, inputs])
     if attempt_number == 1:
@@ -190,7 +212,7 @@ def encode_value(key: int, body: bytes) -> bytes:
 
 
 def encode_cancel(task_id: int) -> bytes:
-    """The frame that takes back a task that has not started."""
+    """The frame that takes back a task that has not started, and tells one that runs."""
     return encode_frame(["cancel", task_id])
 
 
@@ -214,8 +236,20 @@ def parse_client_frame(frame: list[Any]) -> ClientFrame:
             (None | float() | int()) as timeout_s,
             int(number),
             list(keys),
-        ] if keys and all(isinstance(key, int) and 0 <= key <= MAX_TASK_ID for key in keys):
+        ] if keys and _are_keys(keys):
             return _task(task_id, fn_id, args, timeout_s, number)._replace(inputs=tuple(keys))
+        case [
+            "task",
+            int(task_id),
+            bytes(fn_id),
+            bytes(args),
+            (None | float() | int()) as timeout_s,
+            int(number),
+            list(keys),
+            {"name": str(name), "retries_left": int(retries), "parent": str(parent)},
+        ] if _are_keys(keys) and len(name) <= MAX_TEXT_CHARS >= len(parent) and 0 <= retries <= MAX_RETRIES:
+            task = _task(task_id, fn_id, args, timeout_s, number)
+            return task._replace(inputs=tuple(keys), about=TaskAbout(name, retries, parent))
         case ["value", int(key), bytes(body)] if 0 <= key <= MAX_TASK_ID:
             return InputValue(key, body)
         case ["function", bytes(fn_id), bytes(code)] if len(fn_id) == FN_ID_BYTES:
@@ -230,6 +264,10 @@ def parse_client_frame(frame: list[Any]) -> ClientFrame:
         ]:
             return ClientHello(version, secret, python, session, of_plain(rest.get("environment")))
     raise MalformedBody("not a frame of a session client", found=_describe(frame))
+
+
+def _are_keys(keys: list[Any]) -> bool:
+    return all(isinstance(key, int) and 0 <= key <= MAX_TASK_ID for key in keys)
 
 
 def _task(task_id: int, fn_id: bytes, args: bytes, timeout_s: float | None, number: int) -> TaskFrame:
@@ -255,6 +293,7 @@ def encode_welcome(worker_id: str, python: str, pid: int, gpu_uuids: list[str]) 
                 "numbers_attempts": True,
                 "answers_recalls": True,
                 "takes_values": True,
+                "takes_about": True,
             },
         ]
     )
@@ -298,7 +337,8 @@ def parse_worker_frame(frame: list[Any]) -> WorkerFrame:
             "welcome",
             {"worker_id": str(worker_id), "python": str(python), "pid": int(pid), "gpu_uuids": list(uuids), **rest},
         ]:
-            can = (rest.get(name) is True for name in ("numbers_attempts", "answers_recalls", "takes_values"))
+            asked = ("numbers_attempts", "answers_recalls", "takes_values", "takes_about")
+            can = (rest.get(name) is True for name in asked)
             return ClientWelcome(worker_id, python, pid, [str(uuid) for uuid in uuids], *can)
         case ["refused", dict(error)]:
             return ClientRefused(error_from_dict(error))

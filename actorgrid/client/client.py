@@ -220,10 +220,11 @@ class Client(ClusterViewClient):
             job,
         )
 
-    def cancel(self, work: Future[Any] | str, *, force: bool = False) -> bool:
+    def cancel(self, work: Future[Any] | str, *, force: bool = False, cooperative: bool = False) -> bool:
         """Cancel a task's future, a JobFuture or a job id; ``True`` when it will not give a value.
 
-        A session task that runs is stopped only with *force*: its worker is killed, other tasks there go elsewhere.
+        A session task that runs is stopped only with *force*: its worker is killed, other tasks there go elsewhere;
+        *cooperative* tells it to stop, which it may heed (``actorgrid.current_task().cancelled``).
         """
         from .futures import JobFuture, TaskFuture
 
@@ -235,7 +236,7 @@ class Client(ClusterViewClient):
         if force and isinstance(work, TaskFuture) and self._session is not None:
             return self._session.kill(work)
         if isinstance(work, (JobFuture, TaskFuture)):
-            return work.cancel()
+            return work.cancel(cooperative=cooperative)
         raise BadRequest("not work of this client", asked=type(work).__name__, hint="give a future or a job id")
 
     def edit(self, /, job_id: str, **changed: Any) -> dict[str, Any]:

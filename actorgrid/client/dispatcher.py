@@ -13,6 +13,7 @@ from collections.abc import Iterable, Sequence
 from functools import partial
 from typing import Any
 
+from actorgrid import task_context
 from actorgrid.errors import (
     ActorGridError,
     HostUnreachable,
@@ -26,7 +27,9 @@ from actorgrid.errors import (
 from actorgrid.transports.frames import FrameDecoder
 from actorgrid.transports.task_frames import (
     FAILED,
+    MAX_TEXT_CHARS,
     OK,
+    TaskAbout,
     decode_failure_body,
     encode_cancel,
 )
@@ -101,6 +104,8 @@ class Dispatcher:
                 self._new_key(), code, args, options.timeout, options.priority, options.worker_losses, lane, future
             )
             future.call = call
+            if options.name is not None or task_context.running is not None:
+                call.about = TaskAbout(str(options.name or "")[:MAX_TEXT_CHARS], 0, task_context.own_id())
             failed = hold(call, inputs) if inputs else None
             call.done = failed is not None
             self._unfinished += not call.done
@@ -157,6 +162,23 @@ class Dispatcher:
     def wait_ends(self, future: TaskFuture[Any]) -> None:
         """Note that a thread which waited for the call goes on."""
         self._lending.ends(future)
+
+    def ask_to_stop(self, future: TaskFuture[Any]) -> bool:
+        """Cancel a call that has not started, and tell one that runs; ``False`` when it had ended."""
+        call: TaskCall = future.call
+        while not call.done:
+            with self._lock:
+                link = call.link
+                if link is not None and link.head is call and not call.cancelled:
+                    call.stopping = True
+                    link.out += encode_cancel(call.task_id)
+                    self._sockets.flush(link)
+                    return True
+            if self.take_back(future):
+                return True
+            if call.cancelled:
+                break
+        return future.cancelled()
 
     def kill(self, future: TaskFuture[Any]) -> bool:
         """Cancel a call even if it runs: its worker dies, other calls there go elsewhere. ``False`` if it had ended."""
@@ -252,6 +274,7 @@ class Dispatcher:
         on_loan: bool = False,
         answers_recalls: bool = False,
         takes_values: bool = False,
+        takes_about: bool = False,
     ) -> None:
         """Add a leased worker, which said welcome *travel_s* after our hello."""
         sock.setblocking(False)
@@ -267,7 +290,7 @@ class Dispatcher:
                 closed = False
                 hopeless = [] if on_loan else lane.granted(token)
                 self._finished(len(hopeless))
-                can = numbers_attempts, answers_recalls, takes_values
+                can = numbers_attempts, answers_recalls, takes_values, takes_about
                 link = LeasedWorker(lane, lease_id, worker_id, sock, decoder, time.monotonic(), travel_s, token, *can)
                 lane.balancing = self.balancing or self.pool_balancing.get(lane.shape.pool_name)
                 lane.links.append(link)
@@ -531,6 +554,8 @@ class Dispatcher:
                     self._finished(1)
                 elif call.task_id in verdicts:
                     ended.append((call, verdicts[call.task_id]))
+                elif call.stopping:
+                    ended.append((call, TaskCancelled("the task was asked to stop, and its worker went")))
                 else:
                     if number == 0 and charge and not verdicts:  # workers run one call at a time: the first was it
                         call.losses_left -= 1

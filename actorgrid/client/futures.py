@@ -155,6 +155,9 @@ class TaskOwner(Protocol):
     def kill(self, future: TaskFuture[Any]) -> bool:
         """Cancel the task even if it runs: its worker is killed."""
 
+    def ask_to_stop(self, future: TaskFuture[Any]) -> bool:
+        """Cancel the task if it has not started, and tell it if it runs."""
+
 
 class _Waiters(list[Any]):
     """The waiters of a future, to which ``concurrent.futures.wait`` and ``as_completed`` add themselves."""
@@ -225,15 +228,21 @@ class TaskFuture(LazyFuture[T]):
                 self._blocked -= 1
             self._owner.wait_ends(self)
 
-    def cancel(self, *, force: bool = False) -> bool:
+    def cancel(self, *, force: bool = False, cooperative: bool = False) -> bool:
         """Take the task back if it has not started; ``True`` when it will give no value.
+
+        *cooperative* tells one that runs, which goes on until it looks: ``current_task().cancelled`` is true,
+        ``raise_if_cancelled()`` raises, an ``async def`` gets CancelledError where it awaits. Then ``True`` says that
+        it was told; ``result()`` raises TaskCancelled, or gives the value of one that came to its end all the same.
 
         With *force* also when it runs: its worker is killed and given back, other tasks there go elsewhere, and
         ``result()`` raises TaskCancelled. One that had not started raises CancelledError, as of every future.
         """
         if self._state != _PENDING:
             return Future.cancel(self)
-        return self._owner.kill(self) if force else self._owner.take_back(self)
+        if force:
+            return self._owner.kill(self)
+        return self._owner.ask_to_stop(self) if cooperative else self._owner.take_back(self)
 
     def running(self) -> bool:
         """Whether a worker has started it, as far as is known here."""
@@ -292,10 +301,10 @@ class JobFuture(LazyFuture[T]):
         self._refused = error
         self.set_exception(error)
 
-    def cancel(self, *, force: bool = True) -> bool:
+    def cancel(self, *, force: bool = True, cooperative: bool = False) -> bool:
         """Ask the host to cancel the job, running or not; ``False`` when it has ended or cannot be reached.
 
-        *force* changes nothing: a job is ended either way.
+        Neither changes anything: a job is ended by signals, SIGTERM first.
         """
         if self.done():
             return self.cancelled()

@@ -11,6 +11,7 @@ import itertools
 from collections import deque
 from typing import TYPE_CHECKING, Any
 
+from actorgrid.transports.task_frames import TaskAbout
 from actorgrid.transports.task_inputs import LatestValues
 
 from .lane_router import LEAST_LOADED, LaneRouter
@@ -43,8 +44,8 @@ class TaskCall:
     """
 
     __slots__ = (
-        "args", "attempt_number", "cancelled", "choice", "code", "done", "estimate_s", "future", "inputs", "lane",
-        "link", "losses_left", "missing", "priority", "task_id", "timeout_s", "token",
+        "about", "args", "attempt_number", "cancelled", "choice", "code", "done", "estimate_s", "future", "inputs",
+        "lane", "link", "losses_left", "missing", "priority", "stopping", "task_id", "timeout_s", "token",
     )  # fmt: skip
 
     def __init__(
@@ -70,6 +71,8 @@ class TaskCall:
         self.estimate_s = 0.0
         self.cancelled = False  # its value is not wanted any more
         self.done = False  # it has its outcome
+        self.stopping = False  # it was asked to stop while it ran
+        self.about: TaskAbout | None = None  # what it can ask about itself, where that is more than usual
         self.attempt_number = 1
         self.token: Token | None = None  # the greatest under which it may have been begun
         self.inputs: tuple[TaskInput, ...] = ()  # what its arguments hold futures of
@@ -109,6 +112,7 @@ class LeasedWorker:
         "recalled",
         "sock",
         "stuck",
+        "takes_about",
         "takes_values",
         "token",
         "travel_s",
@@ -130,6 +134,7 @@ class LeasedWorker:
         numbers_attempts: bool = False,
         answers_recalls: bool = False,
         takes_values: bool = False,
+        takes_about: bool = False,
     ) -> None:
         self.lane = lane
         self.takes_values = takes_values  # whether it keeps values of tasks for those that come after
@@ -137,6 +142,7 @@ class LeasedWorker:
         self.token = token  # of its lease
         self.numbers_attempts = numbers_attempts  # whether the worker takes the number of an attempt
         self.answers_recalls = answers_recalls  # whether it gives back what it has not begun, and says so
+        self.takes_about = takes_about  # whether it takes what is said about a task
         self.asked_at: float | None = None  # when it was asked for that, while it has not answered
         self.moving = False  # the host wants its worker to leave: like ``leaving``, and for good
         self.pace_s = 0.0  # what its calls took lately

@@ -11,14 +11,14 @@ from actorgrid.amounts import unclear_memory
 from actorgrid.balancing.targets import MAX_KEY_CHARS, balancing_policy
 from actorgrid.configs.balancing_policy import BalancingPolicy
 from actorgrid.errors import BadRequest
-from actorgrid.task_context import LENT_CPU_MILLI
+from actorgrid.task_context import LENT_CPU_MILLI, SESSION_RETRIES
 
 from .user import user_name
 
 if TYPE_CHECKING:
     from datetime import datetime
 
-WORKER_LOSSES = 3
+WORKER_LOSSES = SESSION_RETRIES
 JOB_NAME_MAX = 200
 MAX_CHECKED_OPTIONS = 256
 _IN_BODY = {"gpu_memory": "gpu_memory_bytes", "memory": "memory_bytes", "timeout": "max_execution_time_s"}

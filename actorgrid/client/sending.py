@@ -8,11 +8,14 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 
-from actorgrid.transports.task_frames import encode_function, encode_task, encode_value
+from actorgrid.task_context import SESSION_RETRIES
+from actorgrid.transports.task_frames import TaskAbout, encode_function, encode_task, encode_value
 
 from .dependencies import followers, lacking_values, nearest
 from .lanes import Lane, LeasedWorker, Pace, TaskCall
 from .worker_sockets import WorkerSockets
+
+_USUAL = TaskAbout()
 
 
 class Sender:
@@ -71,7 +74,10 @@ class Sender:
         if inputs:
             for key, body in lacking_values(call, link):
                 link.out += encode_value(key, body)
-        link.out += encode_task(call.task_id, code.fn_id, call.args, call.timeout_s, number, inputs)
+        about = None
+        if link.takes_about and (call.about is not None or call.losses_left != SESSION_RETRIES):
+            about = (call.about or _USUAL)._replace(retries_left=call.losses_left)
+        link.out += encode_task(call.task_id, code.fn_id, call.args, call.timeout_s, number, inputs, about)
 
     def refill(self, link: LeasedWorker) -> None:
         """Send what waits in the lane, as long as the worker has room."""

@@ -110,6 +110,10 @@ class Session:
         """Cancel a call even if it runs."""
         return self._dispatcher.kill(future)
 
+    def ask_to_stop(self, future: TaskFuture[Any]) -> bool:
+        """Cancel a call that has not started, and tell one that runs."""
+        return self._dispatcher.ask_to_stop(future)
+
     def figures(self) -> dict[str, Any]:
         """Counts of the session's tasks and workers, by name."""
         return {"session_id": self._id, **self._dispatcher.figures()}
@@ -281,7 +285,7 @@ class Session:
             self.give_back(lease_id)
             raise
         token = (int(grant["token"][0]), int(grant["token"][1]))
-        can = answer.numbers_attempts, on_loan, answer.answers_recalls, answer.takes_values
+        can = answer.numbers_attempts, on_loan, answer.answers_recalls, answer.takes_values, answer.takes_about
         self._dispatcher.add(lane, lease_id, answer.worker_id, sock, decoder, travel_s, token, *can)
 
     def _return_leases(self) -> None:

@@ -16,6 +16,7 @@ from .input_values import InputValues
 
 MAX_WAITING = 10_000  # tasks read ahead; more stay in the socket, and so with the client
 MAX_WAITING_BYTES = 64 * 2**20
+MAX_CANCELLED = 2 * MAX_WAITING
 
 
 class ClientConnection:
@@ -30,7 +31,7 @@ class ClientConnection:
         self.read_bytes = 0  # of tasks that were read and not given back: written by who reads, under its lock
         self.taken_bytes = 0  # of tasks taken to be run: written by the main thread
         self.inputs = InputValues()
-        self.cancelled: set[int] = set()
+        self.cancelled: set[int] = set()  # ids of tasks whose values are not wanted; some may have ended
         self.replies: deque[bytes] = deque()
         self.replies_bytes = 0
         self.unsent = bytearray()  # the rest of what was sent in part while a task ran
@@ -89,6 +90,12 @@ class ClientConnection:
                 self.cancelled.discard(task.task_id)
                 given.append(task.task_id)
         return given
+
+    def cancel(self, task_id: int) -> None:
+        """Note that the value of a task is not wanted any more, whether it waits or runs."""
+        if len(self.cancelled) >= MAX_CANCELLED:
+            self.cancelled &= {task.task_id for task in list(self.waiting)}  # the others have ended
+        self.cancelled.add(task_id)
 
     def reply(self, frame: bytes) -> None:
         """Queue a frame for the client."""

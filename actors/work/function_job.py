@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import asyncio
 import errno
 import faulthandler
 import sys
 from pathlib import Path
 from time import sleep
+from types import CoroutineType
 from typing import Any
 
+from actorgrid import task_context
 from actorgrid.errors import ActorGridError, PythonMismatch
+from actorgrid.task_context import RunningCall
 from actorgrid.transports.task_frames import encode_result
 
 from .attempt_dir import write_durably
@@ -33,7 +37,13 @@ def run_job(spec: dict[str, Any], result_path: Path) -> int:
                 hint="run client and host on the same minor version of Python",
             )
         call, args, kwargs = load_payload(Path(function["payload_path"]), function["digest"], function["inputs"])
-        data = encode_result(dump_value(call(*args, **kwargs), function["max_result_bytes"]))
+        running = RunningCall((spec["job_id"], 0), spec["timeout_s"])
+        running.function_name, running.retries_left = getattr(call, "__name__", ""), None
+        task_context.begins(running)
+        value = call(*args, **kwargs)
+        if isinstance(value, CoroutineType):
+            value = asyncio.run(value)
+        data = encode_result(dump_value(value, function["max_result_bytes"]))
         code = 0
     except ActorGridError as error:
         named, exception = (error, None) if isinstance(error, PythonMismatch) else describe_failure(error)

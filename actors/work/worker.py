@@ -11,6 +11,7 @@ and the worker reports ["spoiled", reason] when it should not be used again.
 
 from __future__ import annotations
 
+import asyncio
 import faulthandler
 import gc
 import hmac
@@ -23,9 +24,10 @@ import sys
 import threading
 from collections.abc import Callable
 from time import monotonic
-from types import FrameType
+from types import CoroutineType, FrameType
 from typing import Any, NoReturn
 
+from actorgrid import task_context
 from actorgrid.errors import (
     ActorGridError,
     MalformedBody,
@@ -37,7 +39,7 @@ from actorgrid.errors import (
     WrongToken,
 )
 from actorgrid.import_environment import take
-from actorgrid.task_context import ATTEMPT_NUMBER
+from actorgrid.task_context import ATTEMPT_NUMBER, RunningCall
 from actorgrid.transports.frames import FrameDecoder, encode_frame
 from actorgrid.transports.task_frames import (
     MAX_BODY_BYTES,
@@ -58,6 +60,7 @@ from actorgrid.transports.task_frames import (
 )
 from actorgrid.transports.task_inputs import loads_with_inputs
 
+from .async_calls import AsyncCalls
 from .client_connection import ClientConnection
 from .environment import PYTHON
 from .function_call import TimeIsUp, describe_failure, dump_value
@@ -98,6 +101,8 @@ class Worker:
         self._watch = RecallWatch(self._client_fd, self._flush_during_task, self._listen_during_task)
         self._task_id = 0
         self._timed = False
+        self._is_late = False  # the coroutine that runs was cancelled because its time was up
+        self._async = AsyncCalls()
         self._secret: bytes = b""
         self._session = ""
         self._gpu_uuids: list[str] = []
@@ -229,8 +234,8 @@ class Worker:
         elif isinstance(message, Function):
             client.learn(message)
         elif isinstance(message, CancelTask):
-            if any(task.task_id == message.task_id for task in list(client.waiting)):
-                client.cancelled.add(message.task_id)
+            client.cancel(message.task_id)
+            self._async.stop(message.task_id)
         elif isinstance(message, Recall):
             client.reply(encode_recalled(client.give_back()))
         else:
@@ -337,7 +342,11 @@ class Worker:
             client.cancelled.discard(task_id)
             client.reply(encode_failure(task_id, TaskCancelled("cancelled before it started")))
             return
-        self._task_id = task_id
+        self._task_id, self._is_late = task_id, False
+        call = RunningCall((self._session, task_id), task.timeout_s, client.cancelled)
+        task_context.begins(call)
+        if task.about is not None:
+            call.name, call.retries_left, call.parent = task.about
         if task.attempt_number != 1:
             os.environ[ATTEMPT_NUMBER] = str(task.attempt_number)
         try:
@@ -346,18 +355,24 @@ class Worker:
                 args, kwargs = loads_with_inputs(task.args, client.inputs.take(task))
             else:
                 args, kwargs = pickle.loads(task.args)  # nosec B301 - from the authenticated owner of this worker
+            call.function_name = getattr(function, "__name__", "")
             if task.timeout_s is None:
                 value = function(*args, **kwargs)
+                if type(value) is CoroutineType:
+                    value = self._async.run(value, task_id, task_id in client.cancelled)
             else:
-                value = self._call_timed(function, args, kwargs, task.timeout_s)
+                value = self._call_timed(function, args, kwargs, task, client.cancelled)
             data = dump_value(value, MAX_BODY_BYTES)
             client.inputs.made(task_id, data)
             reply = encode_success(task_id, data)
         except BaseException as error:  # noqa: BLE001 - the outermost loop of a task: what it raises is its result
             if self._timed:
                 self._stop_timer()  # the timer struck inside the clean-up
-            named, exception = self._describe(error, task)
+            named, exception = self._describe(error, task, task_id in client.cancelled)
             reply = encode_failure(task_id, named, exception)
+        task_context.begins(None)
+        if client.cancelled:
+            client.cancelled.discard(task_id)
         if task.attempt_number != 1:
             os.environ[ATTEMPT_NUMBER] = "1"
         for tee in self._tees:
@@ -365,18 +380,26 @@ class Worker:
                 tee.flush()
         client.reply(reply)
 
-    def _describe(self, error: BaseException, task: TaskFrame) -> tuple[ActorGridError, bytes | None]:
+    def _describe(self, error: BaseException, task: TaskFrame, is_stopped: bool) -> tuple[ActorGridError, bytes | None]:
         if isinstance(error, UnknownKey) and (error.details.get("fn_id") or error.details.get("value_keys")):
             return error, None
+        if self._is_late and isinstance(error, asyncio.CancelledError):
+            error = TimeIsUp()
+        elif is_stopped and isinstance(error, (asyncio.CancelledError, TaskCancelled)):
+            return TaskCancelled("the task was asked to stop, and did"), None
         return describe_failure(error, task.timeout_s)
 
-    def _call_timed(self, function: Any, args: Any, kwargs: Any, timeout_s: float) -> Any:
+    def _call_timed(self, function: Any, args: Any, kwargs: Any, task: TaskFrame, stopping: set[int]) -> Any:
+        timeout_s = float(task.timeout_s or 0.0)
         # Repeats, in case the user's code swallows the first; the C watchdog is for code that never comes back.
         self._timed = True
         signal.setitimer(signal.ITIMER_REAL, timeout_s, 1.0)
         faulthandler.dump_traceback_later(timeout_s + HANG_GRACE_S, exit=True, file=2)
         try:
-            return function(*args, **kwargs)
+            value = function(*args, **kwargs)
+            if type(value) is CoroutineType:
+                return self._async.run(value, task.task_id, task.task_id in stopping)
+            return value
         finally:
             self._stop_timer()
 
@@ -386,8 +409,12 @@ class Worker:
         faulthandler.cancel_dump_traceback_later()
 
     def _time_is_up(self, _number: int, _frame: FrameType | None) -> None:
-        if self._timed:
-            raise TimeIsUp
+        if not self._timed:
+            return
+        if not self._is_late and self._async.stop(self._task_id):
+            self._is_late = True  # a coroutine is cancelled first, so that it can clean up
+            return
+        raise TimeIsUp
 
     # -- replies
 

@@ -45,6 +45,7 @@ CALLED_FROM_OUTSIDE = {
     "on_enter": "state machines that people write (docs/state_machines.md)",
     "StateMachine.defer": "state machines that people write (docs/state_machines.md)",
     "StateMachine.reply_error": "state machines that people write (docs/state_machines.md)",
+    "CurrentTask.raise_if_cancelled": "tasks of people (docs/tasks.md)",
     "DescriptorWatch": "actors that wait until a descriptor of their own takes bytes (tests/transports/mesh_actors.py)",
 }
 # Files whose classes fill in Thespian's: it calls their methods.

@@ -77,6 +77,10 @@ def test_every_client_frame_comes_back_as_it_was_sent() -> None:
             task_frames.TaskFrame(9, fn_id, b"", None, 1, (3, 7)),
         ),
         (task_frames.encode_value(3, b"v"), task_frames.InputValue(3, b"v")),
+        (
+            task_frames.encode_task(9, fn_id, b"", None, 1, (), task_frames.TaskAbout("nightly", 2, "s.4")),
+            task_frames.TaskFrame(9, fn_id, b"", None, 1, (), task_frames.TaskAbout("nightly", 2, "s.4")),
+        ),
         (task_frames.encode_cancel(7), task_frames.CancelTask(7)),
         (task_frames.encode_recall(), task_frames.Recall()),
     ]:
@@ -87,7 +91,7 @@ def test_every_worker_frame_comes_back_as_it_was_sent() -> None:
     for data, expected in [
         (
             task_frames.encode_welcome("w", "3.11", 4, ["GPU-1"]),
-            task_frames.ClientWelcome("w", "3.11", 4, ["GPU-1"], True, True, True),
+            task_frames.ClientWelcome("w", "3.11", 4, ["GPU-1"], True, True, True, True),
         ),
         (
             task_frames.encode_recalled([3, 1]),
@@ -139,3 +143,18 @@ def test_a_result_file_holds_value_or_error() -> None:
     for junk in (b"", b"\x80", msgpack.packb([1]), msgpack.packb({"ok": True, "value": None})):
         with pytest.raises(MalformedBody):
             task_frames.decode_result(junk)
+
+
+@pytest.mark.parametrize(
+    "about",
+    [
+        {},
+        {"name": "x" * 201, "retries_left": 1, "parent": ""},
+        {"name": "", "retries_left": -1, "parent": ""},
+        {"name": "", "retries_left": 10**9, "parent": ""},
+        {"name": "", "retries_left": 1, "parent": b"s.1"},
+    ],
+)
+def test_what_is_said_about_a_task_is_bounded(about: Any) -> None:
+    with pytest.raises(MalformedBody):
+        task_frames.parse_client_frame(["task", 1, b"0" * 16, b"", None, 1, [], about])
