@@ -256,6 +256,14 @@ class WorkSection(Section):
     keep_finished_jobs: int = setting(
         1000, "ended attempts whose output and result stay on disk", live=True, ge=1, le=1_000_000
     )
+    calls_per_process: int = setting(
+        200,
+        "durable functions of one user, environment and demand that one process may run, one after another; "
+        "1: each has a process of its own",
+        live=True,
+        ge=1,
+        le=100_000,
+    )
     rendezvous_ports: Annotated[str, AfterValidator(port_range)] = setting(
         "29500-29999",
         "where rank 0 of a gang may listen for the other members: the first and the last port; one for each gang",

@@ -92,18 +92,30 @@ class AttemptDir:
 
     # -- written by the manager
 
-    def create(self, spec: dict[str, Any]) -> None:
-        """Make the folder with its spec and reserve the status's room. Raises DiskFull."""
+    def create(self, spec: dict[str, Any], *, durably: bool = True) -> None:
+        """Make the folder with its spec and reserve the status's room. Raises DiskFull.
+
+        Not *durably*, the spec is whole for every reader, and may be gone with the machine's power.
+        """
         try:
             self.path.mkdir(mode=0o700, parents=True, exist_ok=True)
             self._reserve()
             for stream in (self.stdout, self.stderr):
                 os.close(open_to_write(self.path, stream.name))
-            write_durably(self.path / "spec.msgpack", msgpack.packb(spec, use_bin_type=True))
+            data = msgpack.packb(spec, use_bin_type=True)
+            if durably:
+                write_durably(self.path / "spec.msgpack", data)
+            else:
+                self._write_whole("spec.msgpack", data)
         except OSError as error:
             raise DiskFull(
                 f"cannot set up {self.attempt_id}: {error.strerror}", hint="free space in the data directory"
             ) from error
+
+    def _write_whole(self, name: str, data: bytes) -> None:
+        with os.fdopen(open_to_write(self.path, f"{name}.tmp", os.O_TRUNC), "wb") as file:
+            file.write(data)
+        os.rename(self.path / f"{name}.tmp", self.path / name)
 
     def _reserve(self) -> None:
         fd = open_to_write(self.path, "status.tmp")

@@ -6,15 +6,12 @@ restart and collecting what ended meanwhile are one and the same path.
 
 from __future__ import annotations
 
-import hashlib
 import math
 import os
-import secrets
 import signal
 import time
 from collections.abc import Callable
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 from actorgrid.actors.files.untrusted_files import size_of
@@ -22,7 +19,7 @@ from actorgrid.actors.ledger.answers import EndAnswer, LateSuccessAnswer, StartA
 from actorgrid.actors.ledger.attempt_ids import number_of
 from actorgrid.actors.ledger.client import LedgerClient
 from actorgrid.actors.ledger.commands import EndAttempt, StartAttempt, TakeSuccess
-from actorgrid.actors.ledger.record_types import NO_ATTEMPT, NO_HOST, NO_JOB, AllocationRecord, AttemptRecord, JobRecord
+from actorgrid.actors.ledger.record_types import NO_JOB, AllocationRecord, AttemptRecord, JobRecord
 from actorgrid.actors.ledger.records import END_FACTS, isolation_of
 from actorgrid.errors import (
     ActorGridError,
@@ -38,9 +35,10 @@ from actorgrid.supervisors.server import Server
 from actorgrid.transports.task_frames import JobResult, decode_result
 
 from .attempt_dir import AttemptDir, is_id
+from .attempt_specs import attempt_spec
 from .credential_files import CredentialFiles
-from .environment import device_variables, host_tag, work_environment
-from .gang_environment import launcher_variables, rank_variables
+from .environment import host_tag
+from .function_workers import FunctionWorker, FunctionWorkers, ServedCall, key_of
 from .housekeeping import end_marked
 from .inputs import NOT_BROUGHT, Inputs
 from .lease_renewer import LeaseRenewer
@@ -58,7 +56,7 @@ from .outcomes import (
     retry_delay_s,
 )
 from .process_tree import send
-from .shim_link import SPEC_VERSION, ShimLink
+from .shim_link import ShimLink
 from .zygote_link import ZygoteLink
 
 MAX_ERROR_RESULT_BYTES = 4 * 2**20  # a result file larger than that is not read by the agent
@@ -74,7 +72,7 @@ class LiveAttempt:
         self.directory = directory
         self.isolation_s = isolation_s
         self.token = token
-        self.link: ShimLink | None = None
+        self.link: ShimLink | ServedCall | None = None
         self.shim_pid: int | None = None
         self.state = "starting"
         self.stop_reason = ""
@@ -110,6 +108,7 @@ class HostAttempts:
         self._tag = host_tag(server.host.paths.data_dir)
         self._boot = boot_id()
         self._inputs = Inputs(server)
+        self.functions = FunctionWorkers(server, zygote, self._tag)
         self._waiting: dict[str, float] = {}  # beyond the most that may run, in order; by when each is to begin
         self._stopping = False
         self._left = False
@@ -249,6 +248,7 @@ class HostAttempts:
         for attempt in list(self.live.values()):
             if attempt.link is not None:
                 attempt.link.hang_up()
+        self.functions.leave()
 
     # -- one attempt
 
@@ -315,6 +315,8 @@ class HostAttempts:
                         )
                     if not await self._start(attempt):
                         return None
+                    if isinstance(attempt.link, ServedCall) and (status := await self._served(attempt, attempt.link)):
+                        return await self._ended(attempt, status)
                 except (DiskFull, WorkerLost, DependencyFailed, *NOT_BROUGHT) as error:
                     if tries < START_TRIES and not isinstance(error, DependencyFailed):
                         await self._server.sleep(min(1.0, LOOK_AGAIN_S * 2**tries))
@@ -363,6 +365,12 @@ class HostAttempts:
         attempt.link = None
         return True
 
+    async def _served(self, attempt: LiveAttempt, call: ServedCall) -> dict[str, Any] | None:
+        """Follow an attempt that a worker serves; gives its status, unless that has to be looked for on disk."""
+        await call.closed
+        attempt.link = None
+        return call.status
+
     async def _start(self, attempt: LiveAttempt) -> bool:
         """Set up the folder and have the shim forked; ``False`` when it should not run at all."""
         attempt_id = attempt.directory.attempt_id
@@ -371,6 +379,9 @@ class HostAttempts:
             await self._renewer.next_change()
             if self._server.runtime.boottime() >= attempt.start_by:
                 return True
+        spec = attempt.directory.read_spec()
+        if spec is not None and spec.get("served_by"):
+            attempt.directory.remove()  # it was for a worker that did not take it; whoever runs it needs another spec
         if attempt.stop_reason in ASKED_TO_END and not attempt.directory.exists():
             return True  # it does not begin, which is told where that is looked at
         allocation = self._ledger.allocations.get(attempt_id)
@@ -378,6 +389,7 @@ class HostAttempts:
         if allocation is None or job is None or self._stopping or attempt.stop_reason == "stopped":
             attempt.directory.remove()
             return False
+        worker = None
         if not attempt.directory.exists():
             attempt.waits_for = "what it needs from other hosts"
             inputs = await self._inputs.bring(job)
@@ -385,17 +397,37 @@ class HostAttempts:
                 return False  # taken back meanwhile
             # Bringing them has a limit of its own, and may rightly take long: the time to start begins after it.
             attempt.start_by = self._start_by()
-            attempt.directory.create(self._spec(job, allocation, inputs))
+            attempt.waits_for = "its process to be forked"
+            worker = await self._worker_for(job, allocation)
+            served_by = None if worker is None else worker.served_by
+            spec = attempt_spec(self._server, self._ledger, self._tag, job, allocation, inputs, served_by)
+            attempt.directory.create(spec, durably=worker is None)
             self._credentials.write(attempt.directory.credential_file, allocation)
-        if not self._renewer.may_start(attempt.isolation_s):
+        if not self._renewer.may_start(attempt.isolation_s) or attempt.stop_reason in ASKED_TO_END:
+            if worker is not None:
+                self.functions.give_back(worker)
+                attempt.directory.remove()
             return True  # what it needs took its time
         deadline = self._renewer.lease.deadline(attempt.isolation_s)
-        attempt.waits_for = "its process to be forked"
-        attempt.shim_pid = await self._zygote.fork(str(attempt.directory.path), deadline)
+        if worker is not None:
+            attempt.link = await worker.serve(attempt_id, deadline)
+            if attempt.link is None:
+                return True  # looked at again: it has begun after all, or another process is to run it
+            attempt.state, attempt.shim_pid = "running", worker.shim_pid
+            self.functions.served_total += 1
+            if attempt.stop_reason:
+                attempt.stop(attempt.stop_reason, attempt.stop_grace_s)
+        else:
+            attempt.shim_pid = await self._zygote.fork(str(attempt.directory.path), deadline)
         self.started_total += not attempt.alive_here
         attempt.alive_here = True
         self._note_started(attempt)
         return True
+
+    async def _worker_for(self, job: JobRecord, allocation: AllocationRecord) -> FunctionWorker | None:
+        """The worker that is to serve an attempt; None when it needs a process of its own."""
+        key = key_of(job, allocation) if self._server.host.settings.work.calls_per_process > 1 else None
+        return None if key is None else await self.functions.take(key)
 
     def _start_by(self) -> float:
         limit_s: float = self._server.host.settings.work.start_timeout_s
@@ -504,62 +536,6 @@ class HostAttempts:
                 self._server.log.warning("the end of %s is not recorded yet: %s", command.attempt_id, error)
             await self._server.sleep(COMMIT_AGAIN_S)
 
-    # -- specs
-
-    def _spec(self, job: JobRecord, allocation: AllocationRecord, inputs: dict[str, str]) -> dict[str, Any]:
-        paths, settings = self._server.host.paths, self._server.host.settings
-        attempt_id = allocation["allocation_id"]
-        devices = self._ledger.hosts.get(allocation["host"], NO_HOST).get("devices", [])
-        resources = job["resources"]
-        kind = job.get("kind", "command")
-        env, fixed = job.get("env") or {}, device_variables(devices, allocation["gpu_uuids"])
-        rank, attempt = allocation["owner"].get("rank"), (job.get("attempts") or [NO_ATTEMPT])[-1]
-        if rank is not None:
-            env = {**launcher_variables(attempt, rank, len(allocation["gpu_uuids"])), **env}
-            fixed |= rank_variables(attempt, rank)
-        spec: dict[str, Any] = {
-            "v": SPEC_VERSION,
-            "kind": kind,
-            "id": attempt_id,
-            "job_id": job["job_id"],
-            "ledger_token": list(allocation["token"]),
-            "token": secrets.token_hex(16),
-            "title": f"actorgrid: worker {job.get('pool') or allocation.get('pool') or 'general'} job {attempt_id}",
-            "command": list(job.get("command") or []),
-            "env": work_environment(
-                os.environ,
-                env,
-                fixed,
-                host_tag=self._tag,
-                work_id=attempt_id,
-                token=allocation["token"],
-                attempt_number=number_of(attempt_id) or 1,
-                job_id=job["job_id"],
-                credential_file=AttemptDir(paths.attempts_dir, attempt_id).credential_file,
-                cpu_milli=resources.get("cpu_milli", 0),
-                grace_s=float(job.get("grace_s") or 0.0) if job.get("preemptible") else None,
-            ),
-            "cwd": job.get("cwd") or default_folder(),
-            "stdin": str(paths.blobs_dir / job["stdin_digest"]) if job.get("stdin_digest") else None,
-            "timeout_s": job.get("max_execution_time_s"),
-            "grace_s": settings.work.kill_grace_s,
-            "max_output_bytes": settings.work.max_output_bytes,
-            "memory_bytes": resources.get("memory_mib", 0) * 2**20,
-            "isolation_s": isolation_of(allocation, job),
-            "control_path": str(socket_path(paths.work_sockets_dir, f"{self._tag}/{attempt_id}", "s")),
-            "guard_path": str(guard_path(paths.work_sockets_dir, self._tag)),
-        }
-        if kind == "function":
-            spec["function"] = {
-                "payload_path": str(paths.blobs_dir / str(job["payload_digest"])),
-                "digest": job["payload_digest"],
-                "python": job.get("python") or "",
-                "inputs": inputs,
-                "max_result_bytes": settings.work.max_result_bytes,
-                "result_path": str(AttemptDir(paths.attempts_dir, attempt_id).result),
-            }
-        return spec
-
 
 def ids_of(attempt: AttemptRecord) -> list[str]:
     """The ids under which an attempt's parts run, each on its host: one, or those of a gang's members."""
@@ -582,19 +558,3 @@ def reason_to_end(job: JobRecord) -> str:
         if attempt["ended_at"] is None and attempt.get("ending") is not None:
             return GANG
     return ""
-
-
-def socket_path(folder: Path, name: str, kind: str) -> Path:
-    """A short path for a socket (an AF_UNIX path holds 107 bytes), the same for the same name."""
-    return folder / f"{kind}-{hashlib.sha256(name.encode()).hexdigest()[:16]}"
-
-
-def guard_path(folder: Path, host_tag: str) -> Path:
-    """The socket of the guard of that data directory."""
-    return socket_path(folder, f"{host_tag}/guard", "g")
-
-
-def default_folder() -> str:
-    """The folder in which work runs that names none: the user's home, else the root."""
-    home = os.path.expanduser("~")
-    return home if os.path.isdir(home) else "/"

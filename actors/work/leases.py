@@ -24,7 +24,8 @@ from actorgrid.supervisors.runtime import Waiter
 from actorgrid.supervisors.server import Server
 
 from .attempt_dir import AttemptDir, is_id
-from .attempts import COMMIT_AGAIN_S, LOOK_AGAIN_S, default_folder, guard_path, socket_path
+from .attempt_specs import default_folder, guard_path, socket_path
+from .attempts import COMMIT_AGAIN_S, LOOK_AGAIN_S
 from .containment import Containment
 from .core import (
     CLOSING,
@@ -95,7 +96,7 @@ class Leases:
                 continue
             directory = AttemptDir(folder.parent, folder.name)
             spec = directory.read_spec()
-            if spec is None or directory.read_status() is not None:
+            if spec is None or spec.get("kind") != "worker" or directory.read_status() is not None:
                 continue
             lease: dict[str, Any] | None = read_lease(folder)
             if directory.shim_pid() is None:

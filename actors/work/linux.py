@@ -143,22 +143,31 @@ def mark_placeholder() -> str:
     return "-" * MARK_ROOM
 
 
+class _MarkRoom:
+    """Where this process keeps its marks: an address in the memory of its first environment, 0 until they are made."""
+
+    address = 0
+
+
 def mark(host_tag: str, work_id: str) -> None:
-    """Write the marks of *work_id* over the room kept in this process's first environment.
+    """Write the marks of *work_id* over the room kept in this process's first environment, or over earlier marks.
 
     ``/proc/PID/environ`` shows the memory a process was started with; ``os.environ`` does not reach it. With
     the marks written there, a process that was only forked (never exec'd) can be found too, and so can
     every one it forks. Does nothing where the room is missing or too small.
     """
-    with open("/proc/self/environ", "rb") as file:
-        found = file.read()
     room = f"{MARK_ATTEMPT}={'-' * MARK_ROOM}".encode()
-    at = found.find(room)
     text = f"{MARK_ATTEMPT}={work_id}\0{MARK_HOST}={host_tag}\0".encode()
-    if at < 0 or len(text) > len(room):
+    if len(text) > len(room):
         return
-    with open("/proc/self/stat", "rb") as file:
-        fields = file.read().rpartition(b")")[2].split()
-    env_start = int(fields[47])  # field 50 of proc(5), counted after the command name
-    if env_start:
-        ctypes.memmove(env_start + at, text.ljust(len(room), b"\0"), len(room))
+    if not _MarkRoom.address:
+        with open("/proc/self/environ", "rb") as file:
+            found = file.read()
+        at = found.find(room)
+        with open("/proc/self/stat", "rb") as file:
+            fields = file.read().rpartition(b")")[2].split()
+        env_start = int(fields[47])  # field 50 of proc(5), counted after the command name
+        if at < 0 or not env_start:
+            return
+        _MarkRoom.address = env_start + at
+    ctypes.memmove(_MarkRoom.address, text.ljust(len(room), b"\0"), len(room))

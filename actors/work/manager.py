@@ -23,7 +23,8 @@ from actorgrid.supervisors.runtime import Runtime
 from actorgrid.supervisors.server import handles
 
 from .attempt_dir import AttemptDir
-from .attempts import HostAttempts, guard_path
+from .attempt_specs import guard_path
+from .attempts import HostAttempts
 from .credential_files import CredentialFiles
 from .environment import host_tag
 from .guard import remove_socket_of_gone
@@ -95,6 +96,7 @@ class WorkerManager(LedgerFollower):
         self._killed_escaped = len(self._kill_escaped())
         self.every(TICK_S, self._leases.tick)
         self.every(TICK_S, self._attempts.give_back_late)
+        self.every(TICK_S, self._attempts.functions.tick)
         self.every(CLEAN_S, self._clean)
         self._leases.tick()
         self.spawn(self._ledger.start())
@@ -316,6 +318,8 @@ class WorkerManager(LedgerFollower):
             "attempts_adopted_total": float(self._attempts.adopted_total),
             "workers_started_total": float(self._leases.workers_started_total),
             "workers_lost_total": float(self._leases.workers_lost_total),
+            "functions_served_total": float(self._attempts.functions.served_total),
+            "function_workers_started_total": float(self._attempts.functions.started_total),
             "zygote_restarts_total": float(self._zygote.restarts),
         }
         age_s = self._renewer.age_s()

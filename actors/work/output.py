@@ -59,6 +59,13 @@ class OutputStream:
             self.pipe = None
         return bool(data)
 
+    def redirect(self, file: int, max_bytes: int) -> None:
+        """Write to another *file* from here on, with a count of its own; the one before is closed, and what could not
+        be written to it is gone."""
+        os.close(self._file)
+        self._file, self._room, self._max = file, max_bytes, max_bytes
+        self._pending, self.dropped, self.blocked_until = b"", 0, 0.0
+
     def _write(self, now: float) -> bool:
         while self._pending:
             try:

@@ -11,6 +11,8 @@ Control socket (frames; the first must be ["hello", token])::
     ["renew", deadline]  ["stop", reason, grace_s]  ["limits", memory_bytes]  ["worker", frame]     from the agent
     ["state", {"pid"}]  ["worker", frame]                                                 to the agent
 
+(A shim whose worker serves many function jobs, one after another, has more of them: function_shim.py.)
+
 The status it leaves (``status.msgpack``)::
 
     reason       exited | cancelled | preempted | stopped | timed_out | memory | isolated | refused (never started)
@@ -102,7 +104,7 @@ class Shim:
         self._guard_again_at = 0.0
         self._poll = select.poll()
         self._child = 0
-        self._agents = AgentSockets(listener, self._poll, spec["token"], self._state, self._obey)
+        self._agents = AgentSockets(listener, self._poll, spec["token"], self._state, self._obey, self._agent_gone)
         self._deadline = deadline
         self._timeout_at = float("inf")
         self._memory_bytes: int = spec["memory_bytes"]
@@ -176,7 +178,7 @@ class Shim:
         out_read, out_write = os.pipe2(os.O_CLOEXEC)
         err_read, err_write = os.pipe2(os.O_CLOEXEC)
         fault_read, fault_write = os.pipe2(os.O_CLOEXEC)
-        if self._spec["kind"] == "worker":
+        if self._spec["kind"] in ("worker", "functions"):
             control, child_control = socket.socketpair()
             self._worker = WorkerSocket(control, self._poll)
             inherited = [*inherited, child_control]
@@ -423,20 +425,31 @@ class Shim:
             self._kill_at = 0.0
 
     def _finish(self) -> None:
-        patience = time.monotonic() + DRAIN_PATIENCE_S
+        self._drain()
         for stream in self._streams:
-            while self._carry(stream) or (stream.blocked_until and time.monotonic() < patience):
-                if stream.blocked_until:
-                    time.sleep(0.05)
             stream.close()
         if self._group is not None:
             # Asked before it is removed, for what the kernel counted goes with it.
             if self._group.was_exceeded() and self._reason == "exited":
                 self._reason = "memory"
             self._group.remove()
+        self._leave_status(self._dir, self._started_at)
+        if self._guard is not None:
+            self._guard.done()
+
+    def _drain(self) -> None:
+        """Carry what the dead tree has written, for as long as a full disk may take."""
+        patience = time.monotonic() + DRAIN_PATIENCE_S
+        for stream in self._streams:
+            while self._carry(stream) or (stream.blocked_until and time.monotonic() < patience):
+                if stream.blocked_until:
+                    time.sleep(0.05)
+
+    def _leave_status(self, directory: AttemptDir, started_at: float) -> dict[str, Any]:
         # Before the status is written: whoever finds that takes the attempt for over, and looks for its result.
-        if not self._late and self._draft.exists():
-            self._draft.rename(self._dir.result)
+        draft = worker_draft(directory.result)
+        if not self._late and draft.exists():
+            draft.rename(directory.result)
         code = signal_number = None
         status = self._status or 0
         if os.WIFSIGNALED(status):
@@ -445,47 +458,43 @@ class Shim:
             code = os.WEXITSTATUS(status)
         if self._error and self._reason == "exited":
             self._reason = "refused"
-        tree = resource.getrusage(resource.RUSAGE_CHILDREN)
-        self._dir.write_status(
-            {
-                "reason": self._reason,
-                "exit_code": code,
-                "signal": signal_number,
-                "error": self._error,
-                "started_at": self._started_at,
-                "ended_at": time.time(),
-                "max_rss_bytes": max(tree.ru_maxrss * 1024, self._max_tree_rss),
-                "cpu_s": round(tree.ru_utime + tree.ru_stime, 4),
-                "dropped": {"stdout": self._streams[0].dropped, "stderr": self._streams[1].dropped},
-                "result_bytes": self._result_bytes(),
-                "containment": self._containment.kind,
-            }
-        )
-        remove_record(self._dir.path)
-        if self._guard is not None:
-            self._guard.done()
+        max_rss_bytes, cpu_s = self._use()
+        left = {
+            "reason": self._reason or "exited",
+            "exit_code": code,
+            "signal": signal_number,
+            "error": self._error,
+            "started_at": started_at,
+            "ended_at": time.time(),
+            "max_rss_bytes": max_rss_bytes,
+            "cpu_s": round(cpu_s, 4),
+            "dropped": {"stdout": self._streams[0].dropped, "stderr": self._streams[1].dropped},
+            "result_bytes": result_bytes(directory),
+            "containment": self._containment.kind,
+        }
+        directory.write_status(left)
+        remove_record(directory.path)
+        return left
 
-    @property
-    def _draft(self) -> Path:
-        return worker_draft(self._dir.result)
+    def _use(self) -> tuple[int, float]:
+        """The most memory that the work took, in bytes, and its CPU time, in seconds."""
+        tree = resource.getrusage(resource.RUSAGE_CHILDREN)
+        return max(tree.ru_maxrss * 1024, self._max_tree_rss), tree.ru_utime + tree.ru_stime
 
     def _carry(self, stream: OutputStream) -> bool:
         """Pass on some of what the work wrote, or let go of it when it wrote too late."""
         self._look_at_clock()
         return stream.discard() if self._late else stream.drain(time.monotonic())
 
-    def _result_bytes(self) -> int | None:
-        try:
-            return self._dir.result.stat().st_size
-        except OSError:
-            return None
-
     # -- the agent and the worker
 
     def _state(self) -> list[Any]:
         return ["state", {"pid": self._child}]
 
-    def _obey(self, frame: list[Any]) -> bool:
+    def _agent_gone(self, _token: str) -> None:
+        """Go on alone: the lease bounds how long."""
+
+    def _obey(self, frame: list[Any], _token: str) -> bool:
         match frame:
             case ["renew", float(deadline)]:
                 self._renew(deadline)
@@ -525,9 +534,17 @@ def worker_draft(result: Path) -> Path:
     return result.with_name(f"{result.name}.draft")
 
 
+def result_bytes(directory: AttemptDir) -> int | None:
+    """The size of the result that an attempt left, if it left one."""
+    try:
+        return directory.result.stat().st_size
+    except OSError:
+        return None
+
+
 def worker_body(spec: dict[str, Any], inherited: list[socket.socket], is_over: Callable[[], bool]) -> int:
     """What the child of a function job or pool worker does after its fork; gives the exit code."""
-    from . import function_job, worker
+    from . import function_job, function_server, worker
 
     sys.stdin, sys.stdout, sys.stderr = (
         os.fdopen(0, "r", closefd=False),
@@ -538,6 +555,9 @@ def worker_body(spec: dict[str, Any], inherited: list[socket.socket], is_over: C
     worker.use_environment(spec["env"])
     if spec["kind"] == "function":
         return function_job.run_job(spec, worker_draft(Path(spec["function"]["result_path"])))
+    if spec["kind"] == "functions":
+        (control,) = inherited
+        function_server.serve(spec, control, is_over)
     listener, control = inherited
     worker.serve(spec["worker"]["worker_id"], listener, control, is_over)
 
@@ -566,8 +586,10 @@ def run_shim(folder: str, ready: int, deadline: float, containment: Containment)
         sockets.append(spec["worker"]["socket_path"])
     os.write(ready, msgpack.packb(os.getpid()))
     os.close(ready)
-    shim = Shim(directory, spec, listener, deadline, containment)
-    shim.run(worker_body, inherited)
+    from .function_shim import FunctionShim
+
+    kind = FunctionShim if spec["kind"] == "functions" else Shim
+    kind(directory, spec, listener, deadline, containment).run(worker_body, inherited)
     for name in sockets:
         try:
             os.unlink(name)

@@ -30,13 +30,8 @@ class ShimLink:
 
     def connect(self, spec: dict[str, Any]) -> bool:
         """Connect to the shim of that spec; ``False`` when nobody listens there."""
-        stream = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-        stream.setblocking(False)
-        try:
-            stream.connect(spec["control_path"])
-            stream.send(encode_frame(["hello", spec["token"]]))
-        except OSError:
-            stream.close()
+        stream = connected_stream(spec)
+        if stream is None:
             return False
         self._version = spec["v"]
         self._link.attach(stream)
@@ -59,8 +54,21 @@ class ShimLink:
     def _heard(self, frames: list[list[Any]]) -> None:
         for frame in frames:
             match frame:
-                case ["state", {"pid": int(pid)}]:
+                case ["state", {"pid": int(pid)}]:  # a map with more fits, too
                     self.pid = pid
                     self.known.set(True)
                 case ["worker", list(inner)] if self._on_worker_frame is not None:
                     self._on_worker_frame(inner)
+
+
+def connected_stream(spec: dict[str, Any]) -> socket.socket | None:
+    """A stream to the shim of that spec, to which its token was said; None when nobody listens there."""
+    stream = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    stream.setblocking(False)
+    try:
+        stream.connect(spec["control_path"])
+        stream.send(encode_frame(["hello", spec["token"]]))
+    except OSError:
+        stream.close()
+        return None
+    return stream

@@ -38,13 +38,20 @@ class _Controller:
     def __init__(self, connection: socket.socket) -> None:
         self.socket = connection
         self.decoder = FrameDecoder(MAX_CONTROL_FRAME)
-        self.known = False
+        self.token = b""  # the one it has proved; empty before
+
+    @property
+    def known(self) -> bool:
+        """Whether it has proved a token."""
+        return bool(self.token)
 
 
 class AgentSockets:
-    """The door for agents. The first frame must prove the token; then *greeting* is told, and *obey* takes each frame.
+    """The door for agents. The first frame must prove the token, or another one that was let in since; then *greeting*
+    is told, and *obey* takes each frame with the token that its sender has proved.
 
     One that breaks the protocol, or that *obey* says False of, is hung up on. At most four are connected at once.
+    *on_gone* is called with the token of each that has left.
     """
 
     def __init__(
@@ -53,11 +60,13 @@ class AgentSockets:
         poll: select.poll,
         token: str,
         greeting: Callable[[], list[Any]],
-        obey: Callable[[list[Any]], bool],
+        obey: Callable[[list[Any], str], bool],
+        on_gone: Callable[[str], None] = lambda _token: None,
     ) -> None:
         self._listener = listener
         self._poll = poll
-        self._token = token.encode()
+        self._tokens = [token.encode()]
+        self._on_gone = on_gone
         self._greeting = greeting
         self._obey = obey
         self._controllers: dict[int, _Controller] = {}
@@ -77,10 +86,21 @@ class AgentSockets:
             return False
         return True
 
-    def tell_all(self, frame: list[Any]) -> None:
-        """Send to every agent that has proved the token."""
+    def tell_all(self, frame: list[Any], token: str = "") -> None:
+        """Send to every agent that has proved a token, or that *token*."""
         for controller in [each for each in self._controllers.values() if each.known]:
-            self._tell(controller, frame)
+            if not token or controller.token == token.encode():
+                self._tell(controller, frame)
+
+    def let_in(self, token: str) -> None:
+        """Take agents with that token, too."""
+        self._tokens.append(token.encode())
+
+    def shut_out(self, token: str) -> None:
+        """Take no more agents with that token, and hang up on those there are."""
+        self._tokens = [each for each in self._tokens if each != token.encode()]
+        for controller in [each for each in self._controllers.values() if each.token == token.encode()]:
+            self._drop(controller)
 
     def _accept(self) -> None:
         try:
@@ -99,6 +119,8 @@ class AgentSockets:
             return  # dropped before, when it could not be told something
         self._poll.unregister(controller.socket)
         controller.socket.close()
+        if controller.known:
+            self._on_gone(controller.token.decode())
 
     def _read(self, controller: _Controller) -> None:
         try:
@@ -117,12 +139,16 @@ class AgentSockets:
 
     def _take(self, controller: _Controller, frame: list[Any]) -> bool:
         if controller.known:
-            return self._obey(frame)
+            return self._obey(frame, controller.token.decode())
         match frame:
-            case ["hello", str(token)] if hmac.compare_digest(token.encode(), self._token):
-                controller.known = True
-                self._tell(controller, self._greeting())
-                return True
+            case ["hello", str(token)]:
+                said = token.encode("utf-8", "replace")
+                # All are compared, so that the time it takes tells nothing of which was nearly right.
+                proved = [each for each in self._tokens if hmac.compare_digest(said, each)]
+                if proved:
+                    controller.token = proved[0]
+                    self._tell(controller, self._greeting())
+                    return True
         return False
 
     def _tell(self, controller: _Controller, frame: list[Any]) -> None:

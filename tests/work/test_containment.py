@@ -186,7 +186,7 @@ def connected(rig: Rig) -> int:
 
 
 def sockets(rig: Rig) -> list[str]:
-    from actorgrid.actors.work.attempts import guard_path
+    from actorgrid.actors.work.attempt_specs import guard_path
 
     path = str(guard_path(rig.paths.work_sockets_dir, rig.tag))
     return [line for line in Path("/proc/net/unix").read_text().splitlines() if line.endswith(f" {path}")]

@@ -1,0 +1,110 @@
+"""What the manager writes for a shim to run: the spec of an attempt, where its sockets lie, and what it finds."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import secrets
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from actorgrid.actors.ledger.attempt_ids import number_of
+from actorgrid.actors.ledger.client import LedgerClient
+from actorgrid.actors.ledger.record_types import NO_ATTEMPT, NO_HOST, AllocationRecord, JobRecord
+from actorgrid.actors.ledger.records import isolation_of
+from actorgrid.supervisors.server import Server
+
+from .attempt_dir import AttemptDir
+from .environment import device_variables, work_environment
+from .gang_environment import launcher_variables, rank_variables
+from .shim_link import SPEC_VERSION
+
+
+class ServedBy(NamedTuple):
+    """The function worker that an attempt is for: its id, and the socket of its shim."""
+
+    worker_id: str
+    control_path: str
+
+
+def attempt_spec(
+    server: Server,
+    ledger: LedgerClient,
+    host_tag: str,
+    job: JobRecord,
+    allocation: AllocationRecord,
+    inputs: dict[str, str],
+    served_by: ServedBy | None = None,
+) -> dict[str, Any]:
+    """The spec of an attempt of *job* (what it means: ``shim.py``); *inputs*: the files with results of other jobs."""
+    paths, settings = server.host.paths, server.host.settings
+    attempt_id = allocation["allocation_id"]
+    devices = ledger.hosts.get(allocation["host"], NO_HOST).get("devices", [])
+    resources = job["resources"]
+    kind = job.get("kind", "command")
+    env, fixed = job.get("env") or {}, device_variables(devices, allocation["gpu_uuids"])
+    rank, attempt = allocation["owner"].get("rank"), (job.get("attempts") or [NO_ATTEMPT])[-1]
+    if rank is not None:
+        env = {**launcher_variables(attempt, rank, len(allocation["gpu_uuids"])), **env}
+        fixed |= rank_variables(attempt, rank)
+    own_socket = socket_path(paths.work_sockets_dir, f"{host_tag}/{attempt_id}", "s")
+    spec: dict[str, Any] = {
+        "v": SPEC_VERSION,
+        "kind": kind,
+        "id": attempt_id,
+        "job_id": job["job_id"],
+        "ledger_token": list(allocation["token"]),
+        "token": secrets.token_hex(16),
+        "title": f"actorgrid: worker {job.get('pool') or allocation.get('pool') or 'general'} job {attempt_id}",
+        "command": list(job.get("command") or []),
+        "env": work_environment(
+            os.environ,
+            env,
+            fixed,
+            host_tag=host_tag,
+            work_id=attempt_id,
+            token=allocation["token"],
+            attempt_number=number_of(attempt_id) or 1,
+            job_id=job["job_id"],
+            credential_file=AttemptDir(paths.attempts_dir, attempt_id).credential_file,
+            cpu_milli=resources.get("cpu_milli", 0),
+            grace_s=float(job.get("grace_s") or 0.0) if job.get("preemptible") else None,
+        ),
+        "cwd": job.get("cwd") or default_folder(),
+        "stdin": str(paths.blobs_dir / job["stdin_digest"]) if job.get("stdin_digest") else None,
+        "timeout_s": job.get("max_execution_time_s"),
+        "grace_s": settings.work.kill_grace_s,
+        "max_output_bytes": settings.work.max_output_bytes,
+        "memory_bytes": resources.get("memory_mib", 0) * 2**20,
+        "isolation_s": isolation_of(allocation, job),
+        "control_path": str(own_socket) if served_by is None else served_by.control_path,
+        "guard_path": str(guard_path(paths.work_sockets_dir, host_tag)),
+    }
+    if served_by is not None:
+        spec["served_by"] = served_by.worker_id
+    if kind == "function":
+        spec["function"] = {
+            "payload_path": str(paths.blobs_dir / str(job["payload_digest"])),
+            "digest": job["payload_digest"],
+            "python": job.get("python") or "",
+            "inputs": inputs,
+            "max_result_bytes": settings.work.max_result_bytes,
+            "result_path": str(AttemptDir(paths.attempts_dir, attempt_id).result),
+        }
+    return spec
+
+
+def socket_path(folder: Path, name: str, kind: str) -> Path:
+    """A short path for a socket (an AF_UNIX path holds 107 bytes), the same for the same name."""
+    return folder / f"{kind}-{hashlib.sha256(name.encode()).hexdigest()[:16]}"
+
+
+def guard_path(folder: Path, host_tag: str) -> Path:
+    """The socket of the guard of that data directory."""
+    return socket_path(folder, f"{host_tag}/guard", "g")
+
+
+def default_folder() -> str:
+    """The folder in which work runs that names none: the user's home, else the root."""
+    home = os.path.expanduser("~")
+    return home if os.path.isdir(home) else "/"

@@ -1,0 +1,268 @@
+"""The shim of a worker that serves function jobs, one after another: each call is an attempt of its own.
+
+An attempt that it serves has its own folder, lock, token, output, time limit and status, as if it had a shim of its
+own, and holds nothing when its status is there. So it is adopted by the agent's next start like any other: that finds
+this shim by the attempt's spec and proves the attempt's token. What is shared is the shim, its worker process and what
+the two are kept in. They serve another call only when the one before has succeeded and left the process as it was
+(process_state.py) and nothing beside it; else the whole tree is ended before the call's status is written.
+
+Beside what ``shim.py`` says, on the control socket::
+
+    ["serve", attempt_id, deadline]  ["for", attempt_id, frame]                from the agent that keeps this worker
+    ["serving", attempt_id]  ["not_serving", attempt_id, why]  ["ended", attempt_id, status, again]           to it
+
+It leaves when that agent hangs up, as soon as it serves nothing; and by itself at its deadline, which is the attempt's
+while it serves one.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+import time
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from actorgrid.actors.files.untrusted_files import open_to_write
+from actorgrid.errors import NotARegularFile
+from actorgrid.transports.frames import encode_frame
+
+from .attempt_dir import AttemptDir
+from .containment import Containment, write_record
+from .linux import boot_seconds
+from .process_state import ProcessState, reset_peak, state_and_use
+from .process_tree import descendants
+from .shim import Shim, worker_draft
+from .shim_sockets import WorkerSocket
+
+MODULES_MAX = 256
+GROWN_BYTES_MAX = 256 * 2**20
+"""A process that keeps so much more memory than at its start serves no other call: nothing is granted for it."""
+
+
+@dataclass(slots=True)
+class _Call:
+    """The attempt that is served."""
+
+    directory: AttemptDir
+    spec: dict[str, Any]
+    lock: int
+    started_at: float
+
+
+class FunctionShim(Shim):
+    """The loop of a shim whose worker serves calls; its own folder is the worker's."""
+
+    def __init__(
+        self,
+        directory: AttemptDir,
+        spec: dict[str, Any],
+        listener: socket.socket,
+        deadline: float,
+        containment: Containment,
+    ) -> None:
+        super().__init__(directory, spec, listener, deadline, containment)
+        self._call: _Call | None = None
+        self._served = 0
+        self._began: ProcessState | None = None
+        self._rss_at_start = 0
+        self._cpu_before_s = 0.0  # of the calls before
+        self._modules: dict[str, tuple[int, int]] = {}
+        self._kept_by_agent = False
+        self._leaving = False
+
+    # -- beginning a call
+
+    def _obey(self, frame: list[Any], token: str) -> bool:
+        call = self._call
+        if token != self._spec["token"]:
+            return super()._obey(frame, token)  # of the attempt that is served: its token is let in for so long
+        self._kept_by_agent = True
+        match frame:
+            case ["serve", str(attempt_id), float(deadline)]:
+                why = self._serve(attempt_id, deadline)
+                self._agents.tell_all(["not_serving", attempt_id, why] if why else ["serving", attempt_id], token)
+            case ["for", str(attempt_id), list(inner)]:
+                return call is None or attempt_id != call.directory.attempt_id or super()._obey(inner, token)
+            case ["renew", float(deadline)]:
+                if call is None:  # an attempt's deadline is its own
+                    self._renew(deadline)
+            case ["retire"]:
+                self._leave_when_idle()
+            case _:
+                return super()._obey(frame, token)
+        return True
+
+    def _serve(self, attempt_id: str, deadline: float) -> str:
+        """Begin to serve an attempt; gives why not, and then has not touched it."""
+        why = self._why_not(deadline)
+        if why:
+            return why
+        assert self._worker is not None, "why_not has looked"
+        directory = AttemptDir(Path(self._spec["attempts_dir"]), attempt_id)
+        spec = directory.read_spec()
+        if spec is None or spec.get("kind") != "function" or spec.get("served_by") != self._dir.attempt_id:
+            return "it is no attempt for this worker"
+        try:
+            names = (directory.stdout.name, directory.stderr.name)
+            files = [open_to_write(directory.path, name, os.O_APPEND) for name in names]
+        except (OSError, NotARegularFile) as error:
+            return f"its output cannot be written: {error}"
+        lock = directory.take()
+        if lock is None:
+            for file in files:
+                os.close(file)
+            return "it has been begun before"
+        self._call = _Call(directory, spec, lock, time.time())
+        self._served += 1
+        self._renew(deadline)
+        for stream, file in zip(self._streams, files, strict=True):
+            stream.redirect(file, spec["max_output_bytes"])
+        with suppress(OSError, NotARegularFile):  # on a full disk, there are its marks
+            write_record(directory.path, self._tag, self._enclosure)
+        self._spec["grace_s"] = spec["grace_s"]
+        if spec["timeout_s"] is not None:
+            self._timeout_at = time.monotonic() + spec["timeout_s"]
+        self._agents.let_in(spec["token"])
+        draft = worker_draft(directory.result)
+        parts = {name: spec[name] for name in ("id", "env", "cwd", "function")}
+        if not self._worker.tell(encode_frame(["call", {**parts, "draft_path": str(draft)}])):
+            self._stop("stopped", 0.0)
+        return ""
+
+    def _why_not(self, deadline: float) -> str:
+        """Why no call is taken now; empty when one is."""
+        if self._call is not None:
+            return "another call is served"
+        if self._reason or self._late or self._leaving or self._status is not None or self._worker is None:
+            return "the worker is ending"
+        if self._began is None:
+            return "the worker is not ready"
+        if boot_seconds() >= deadline:
+            return "the lease ran out"
+        if self._changed_modules():
+            self._leave_when_idle()
+            return "a module that an earlier call has imported has changed"
+        return ""
+
+    def _changed_modules(self) -> bool:
+        return any(_facts_of(path) != facts for path, facts in self._modules.items())
+
+    # -- while it runs, and its end
+
+    def _state(self) -> list[Any]:
+        return ["state", {"pid": self._child, "ready": self._began is not None}]
+
+    def _read_worker(self, worker: WorkerSocket) -> None:
+        frames = worker.read()
+        self._look_at_clock()
+        for frame in [] if self._late else frames:
+            match frame:
+                case ["ready"] if self._began is None:
+                    found = state_and_use(self._child)
+                    if found is not None:
+                        self._began, self._rss_at_start = found[0], found[1].rss_bytes
+                        self._agents.tell_all(["ready"], self._spec["token"])
+                case ["done", list(modules)] if self._call is not None and not self._reason:
+                    self._call_done(self._call, modules)
+                case ["refused", str(why)] if self._call is not None and not self._reason:
+                    self._error = why
+                    self._let_go()
+        if worker.closed:
+            self._worker = None
+
+    def _call_done(self, call: _Call, modules: list[Any]) -> None:
+        """End the call; the worker serves another one only if this one left nothing behind."""
+        self._reap()
+        if not self._is_as_it_began(call) or not self._learn(modules):
+            self._let_go()
+            return
+        self._timeout_at = float("inf")
+        for stream in self._streams:
+            while self._carry(stream):
+                pass
+        if any(stream.blocked_until for stream in self._streams):
+            self._let_go()  # the disk is full: what it has written waits for room, and nothing else is begun meanwhile
+            return
+        again = self._served < self._spec["calls_max"] and self._kept_by_agent and not self._leaving
+        status = self._leave_status(call.directory, call.started_at)
+        reset_peak(self._child)
+        self._close(call, status, again)
+        if not again:
+            self._leave_when_idle()
+
+    def _is_as_it_began(self, call: _Call) -> bool:
+        """Whether a successful call has left the worker as it was, and nothing beside it."""
+        if not worker_draft(call.directory.result).exists():
+            return False  # it says that it is done, and has left no result
+        found = state_and_use(self._child)
+        if found is None or found[0] != self._began:
+            return False
+        if found[1].rss_bytes > self._rss_at_start + GROWN_BYTES_MAX:
+            return False
+        own = {self._child, self._init.pid if self._init is not None else 0}
+        return not {*self._enclosure.members(), *descendants(os.getpid())} - own
+
+    def _learn(self, modules: list[Any]) -> bool:
+        """Take note of the files that must not change; ``False`` when they are too many, or changed already."""
+        for entry in modules:
+            match entry:
+                case [str(path), int(changed_at), int(size)]:
+                    self._modules[path] = changed_at, size
+                case _:
+                    return False
+        return len(self._modules) <= MODULES_MAX and not any(
+            _facts_of(entry[0]) != (entry[1], entry[2]) for entry in modules
+        )
+
+    def _let_go(self) -> None:
+        """Have the worker end, by itself if it can; the call's status comes when nothing of it lives."""
+        self._leaving = True
+        if self._worker is None or not self._worker.tell(encode_frame(["leave"])):
+            self._terminate(0.0)
+
+    def _close(self, call: _Call, status: dict[str, Any], again: bool) -> None:
+        """Close what a call had, once its status is there."""
+        self._call = None
+        for stream, path in zip(self._streams, (self._dir.stdout, self._dir.stderr), strict=True):
+            stream.redirect(open_to_write(self._dir.path, path.name, os.O_APPEND), self._spec["max_output_bytes"])
+        self._agents.shut_out(call.spec["token"])
+        # Before it is told: who hears of its end finds nobody who holds it any more.
+        os.close(call.lock)
+        self._agents.tell_all(["ended", call.directory.attempt_id, status, again], self._spec["token"])
+
+    def _finish(self) -> None:
+        call = self._call
+        if call is not None:
+            self._drain()
+            if self._error and self._reason == "exited":
+                self._status = 127 << 8
+            self._close(call, self._leave_status(call.directory, call.started_at), False)
+            self._error = ""
+        super()._finish()
+
+    def _use(self) -> tuple[int, float]:
+        found = state_and_use(self._child) if self._status is None else None
+        most, cpu_s = super()._use() if found is None else (found[1].max_rss_bytes, found[1].cpu_s)
+        before_s, self._cpu_before_s = self._cpu_before_s, cpu_s
+        return most, max(0.0, cpu_s - before_s)
+
+    def _leave_when_idle(self) -> None:
+        self._leaving = True
+        if self._call is None:
+            self._stop("stopped", 0.0)
+
+    def _agent_gone(self, token: str) -> None:
+        if token == self._spec["token"]:
+            self._kept_by_agent = False
+            self._leave_when_idle()
+
+
+def _facts_of(path: str) -> tuple[int, int] | None:
+    try:
+        facts = os.stat(path)
+    except OSError:
+        return None
+    return facts.st_mtime_ns, facts.st_size

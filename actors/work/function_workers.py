@@ -1,0 +1,265 @@
+"""The workers of this host that serve function jobs one after another, and which job may have which.
+
+A process of its own for each call costs more than most small calls do. So the worker of a call that succeeded and left
+its process as it was (``function_shim.py`` looks) is kept for a while, and serves another call of the same user, with
+the same environment and demand. What needs more than that apart has a process of its own, as ever: commands, gangs,
+work with GPUs or a limit of memory, input on stdin; and all work where ``work.calls_per_process`` is 1.
+"""
+
+from __future__ import annotations
+
+import os
+import secrets
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from actorgrid.actors.ledger.record_types import AllocationRecord, JobRecord
+from actorgrid.errors import WorkerLost
+from actorgrid.supervisors.runtime import Waiter
+from actorgrid.supervisors.server import Server
+
+from .attempt_dir import AttemptDir
+from .attempt_specs import ServedBy, default_folder, guard_path, socket_path
+from .environment import work_environment
+from .frame_link import FrameLink
+from .shim_link import MAX_FRAME, SPEC_VERSION, connected_stream
+from .zygote_link import ZygoteLink
+
+IDLE_MAX = 32
+"""Idle workers kept in all; beyond, the one that has been idle for longest goes."""
+IDLE_S = 10.0
+READY_S = 20.0
+
+
+@dataclass(frozen=True, slots=True)
+class FunctionKey:
+    """What all calls of one worker have in common."""
+
+    user_id: str
+    pool: str
+    cpu_milli: int
+    env: tuple[tuple[str, str], ...]
+
+
+def key_of(job: JobRecord, allocation: AllocationRecord) -> FunctionKey | None:
+    """What a worker must have in common with *job* to serve it; None when that needs a process of its own."""
+    resources = job["resources"]
+    alone = (
+        job.get("kind") != "function"
+        or allocation["owner"].get("rank") is not None
+        or allocation["gpu_uuids"]
+        or resources.get("gpu_count", 0)
+        or resources.get("memory_mib", 0)
+        or job.get("stdin_digest")
+    )
+    if alone:
+        return None
+    env = tuple(sorted((job.get("env") or {}).items()))
+    return FunctionKey(job["user_id"], str(job.get("pool") or ""), int(resources.get("cpu_milli", 0)), env)
+
+
+class ServedCall:
+    """The link to an attempt that a worker serves: what ``ShimLink`` is to one with a shim of its own.
+
+    ``status`` is how it ended, once ``closed`` is answered; None when its worker was lost, or we hung up.
+    """
+
+    def __init__(self, worker: FunctionWorker, attempt_id: str) -> None:
+        self.closed = Waiter()
+        self.pid = worker.pid
+        self.status: dict[str, Any] | None = None
+        self._worker = worker
+        self._attempt_id = attempt_id
+
+    def send(self, frame: list[Any]) -> bool:
+        """Send a frame for this attempt; ``False`` when nobody takes it."""
+        return self._worker.send(["for", self._attempt_id, frame])
+
+    def renew(self, deadline: float) -> None:
+        """Let the attempt live to *deadline*, on CLOCK_BOOTTIME."""
+        self.send(["renew", deadline])
+
+    def hang_up(self) -> None:
+        """Leave the attempt alone: its worker ends after it."""
+        self._worker.hang_up()
+
+
+class FunctionWorker:
+    """One worker, and the connection to its shim."""
+
+    def __init__(self, server: Server, spec: dict[str, Any], key: FunctionKey) -> None:
+        self.worker_id = str(spec["id"])
+        self.served_by = ServedBy(self.worker_id, spec["control_path"])
+        self.key = key
+        self.pid: int | None = None
+        self.shim_pid: int | None = None
+        self.idle_since = 0.0
+        self.ready = Waiter()
+        self.call: ServedCall | None = None
+        self.on_idle: Callable[[FunctionWorker], None] = lambda _worker: None
+        self.on_gone: Callable[[FunctionWorker], None] = lambda _worker: None
+        self._answer: Waiter | None = None
+        self._link = FrameLink(server.runtime, self._heard, self.hang_up, MAX_FRAME)
+
+    def connect(self, spec: dict[str, Any]) -> bool:
+        """Connect to the shim; ``False`` when nobody listens there."""
+        stream = connected_stream(spec)
+        if stream is not None:
+            self._link.attach(stream)
+        return stream is not None
+
+    async def serve(self, attempt_id: str, deadline: float) -> ServedCall | None:
+        """Have the attempt in that folder begun; None when the worker did not take it, and is of no more use."""
+        call = self.call = ServedCall(self, attempt_id)
+        self._answer = Waiter()
+        if not self.send(["serve", attempt_id, deadline]):
+            self._answer.set(False)
+        taken = await self._answer
+        self._answer = None
+        if not taken:
+            self.call = None
+            self.hang_up()
+        return call if taken else None
+
+    def send(self, frame: list[Any]) -> bool:
+        """Send a frame to the shim; ``False`` when it is gone or does not read."""
+        return self._link.send(frame)
+
+    def hang_up(self) -> None:
+        """Close our side: the shim ends its worker as soon as that serves nothing."""
+        self._link.close()
+        self.ready.set(False)
+        if self._answer is not None:
+            self._answer.set(False)
+        if self.call is not None:
+            self.call.closed.set(None)
+        self.on_gone(self)
+
+    def _heard(self, frames: list[list[Any]]) -> None:
+        for frame in frames:
+            match frame:
+                case ["state", {"pid": int(pid), "ready": bool(ready)}]:
+                    self.pid = pid
+                    if ready:
+                        self.ready.set(True)
+                case ["ready"]:
+                    self.ready.set(True)
+                case ["serving", str()] if self._answer is not None:
+                    self._answer.set(True)
+                case ["not_serving", str(), str()] if self._answer is not None:
+                    self._answer.set(False)
+                case ["ended", str(attempt_id), dict(status), bool(again)]:
+                    self._ended(attempt_id, status, again)
+
+    def _ended(self, attempt_id: str, status: dict[str, Any], again: bool) -> None:
+        call, self.call = self.call, None
+        if again:
+            self.on_idle(self)
+        if call is not None and call._attempt_id == attempt_id:
+            call.status = status or None
+            call.closed.set(None)
+
+
+class FunctionWorkers:
+    """All of one host."""
+
+    def __init__(self, server: Server, zygote: ZygoteLink, host_tag: str) -> None:
+        self.started_total = 0
+        self.served_total = 0
+        self._server = server
+        self._zygote = zygote
+        self._tag = host_tag
+        self._prefix = secrets.token_hex(4)
+        self._idle: list[FunctionWorker] = []  # the longest idle first
+        self._all: set[FunctionWorker] = set()
+        self._closed = False
+
+    async def take(self, key: FunctionKey) -> FunctionWorker:
+        """A worker for *key* that serves nothing now: an idle one, or a new one. Raises WorkerLost, DiskFull."""
+        found = next((each for each in reversed(self._idle) if each.key == key), None)
+        if found is not None:
+            self._idle.remove(found)
+            return found
+        return await self._start(key)
+
+    def give_back(self, worker: FunctionWorker) -> None:
+        """Keep a worker for another call; beyond the most, the one that has been idle for longest goes."""
+        if self._closed or worker not in self._all:
+            worker.hang_up()
+            return
+        worker.idle_since = self._server.runtime.monotonic()
+        self._idle.append(worker)
+        if len(self._idle) > IDLE_MAX:
+            self._idle[0].hang_up()
+
+    def tick(self) -> None:
+        """Let go of those that were idle for long, and have the others live on."""
+        now = self._server.runtime.monotonic()
+        most_s = min(IDLE_S, float(self._server.host.settings.work.max_isolation_s))
+        for worker in list(self._idle):
+            if now - worker.idle_since > most_s or not worker.send(["renew", self._unused_until()]):
+                worker.hang_up()
+
+    def leave(self) -> None:
+        """Hang up on all: the idle ones end, those that serve end after that."""
+        self._closed = True
+        for worker in list(self._all):
+            worker.hang_up()
+
+    def counts(self) -> tuple[int, int]:
+        """How many there are, and how many of them are idle."""
+        return len(self._all), len(self._idle)
+
+    def _unused_until(self) -> float:
+        return self._server.runtime.boottime() + float(self._server.host.settings.work.max_isolation_s)
+
+    async def _start(self, key: FunctionKey) -> FunctionWorker:
+        self.started_total += 1
+        worker_id = f"functions-{self._prefix}-{self.started_total}"
+        directory = AttemptDir(self._server.host.paths.workers_dir, worker_id)
+        spec = self._spec(worker_id, key)
+        directory.create(spec, durably=False)
+        worker = FunctionWorker(self._server, spec, key)
+        worker.shim_pid = await self._zygote.fork(str(directory.path), self._unused_until())
+        worker.on_idle, worker.on_gone = self.give_back, self._gone
+        if self._closed or not worker.connect(spec):
+            raise WorkerLost(f"the shim of {worker_id} does not answer", hint="it is tried again")
+        self._all.add(worker)
+        timer = self._server.runtime.after(READY_S, worker.hang_up)
+        ready = await worker.ready
+        timer.cancel()
+        if not ready:
+            raise WorkerLost(f"worker {worker_id} ended before it was ready", hint="it is tried again")
+        return worker
+
+    def _gone(self, worker: FunctionWorker) -> None:
+        self._all.discard(worker)
+        if worker in self._idle:
+            self._idle.remove(worker)
+
+    def _spec(self, worker_id: str, key: FunctionKey) -> dict[str, Any]:
+        paths, settings = self._server.host.paths, self._server.host.settings
+        name = f"{self._tag}/{worker_id}"
+        return {
+            "v": SPEC_VERSION,
+            "kind": "functions",
+            "id": worker_id,
+            "token": secrets.token_hex(16),
+            "title": f"actorgrid: worker {key.pool or 'general'} functions",
+            "command": [],
+            "env": work_environment(
+                os.environ, dict(key.env), {}, host_tag=self._tag, work_id=worker_id, cpu_milli=key.cpu_milli
+            ),
+            "cwd": default_folder(),
+            "stdin": None,
+            "timeout_s": None,
+            "grace_s": settings.work.kill_grace_s,
+            "max_output_bytes": settings.work.max_output_bytes,
+            "memory_bytes": 0,
+            "isolation_s": settings.work.max_isolation_s,
+            "control_path": str(socket_path(paths.work_sockets_dir, name, "s")),
+            "guard_path": str(guard_path(paths.work_sockets_dir, self._tag)),
+            "attempts_dir": str(paths.attempts_dir),
+            "calls_max": settings.work.calls_per_process,
+        }
