@@ -63,6 +63,9 @@ MAX_ERROR_RESULT_BYTES = 4 * 2**20  # a result file larger than that is not read
 START_TRIES = 10
 LOOK_AGAIN_S = 0.05
 COMMIT_AGAIN_S = 0.5
+TOLD_LATER_S = 0.03
+"""The start of a call that a worker serves is told so much later: most have ended by then, and one sync of the disks and
+one message to each server tells both."""
 
 
 class LiveAttempt:
@@ -78,6 +81,7 @@ class LiveAttempt:
         self.stop_reason = ""
         self.stop_grace_s = 0.0
         self.start_reported = False
+        self.started_at = 0.0  # by the clock, of what a worker serves: told a moment later
         self.alive_here = False  # our own life has seen its shim
         self.start_by = math.inf  # on CLOCK_BOOTTIME: given back when it has no shim by then
         self.waits_for = ""
@@ -274,6 +278,8 @@ class HostAttempts:
         attempt = self.live[attempt_id]
         facts = await self._run(attempt)
         if facts is not None:
+            if attempt.started_at:
+                self._note_started(attempt)  # before its end, and on its way together with it
             attempt.state = "reporting"
             await self._report(attempt, facts)
         del self.live[attempt_id]
@@ -413,7 +419,7 @@ class HostAttempts:
             attempt.link = await worker.serve(attempt_id, deadline)
             if attempt.link is None:
                 return True  # looked at again: it has begun after all, or another process is to run it
-            attempt.state, attempt.shim_pid = "running", worker.shim_pid
+            attempt.state, attempt.shim_pid, attempt.started_at = "running", worker.shim_pid, time.time()
             self.functions.served_total += 1
             if attempt.stop_reason:
                 attempt.stop(attempt.stop_reason, attempt.stop_grace_s)
@@ -421,7 +427,10 @@ class HostAttempts:
             attempt.shim_pid = await self._zygote.fork(str(attempt.directory.path), deadline)
         self.started_total += not attempt.alive_here
         attempt.alive_here = True
-        self._note_started(attempt)
+        if worker is None:
+            self._note_started(attempt)
+        else:
+            self._server.runtime.after(TOLD_LATER_S, lambda: self._left or self._note_started(attempt))
         return True
 
     async def _worker_for(self, job: JobRecord, allocation: AllocationRecord) -> FunctionWorker | None:
@@ -465,6 +474,8 @@ class HostAttempts:
 
     async def _tell_started(self, attempt: LiveAttempt) -> None:
         command = StartAttempt(attempt.directory.attempt_id, attempt.token)
+        if attempt.started_at:
+            command = replace(command, at=attempt.started_at)
         try:
             answer: StartAnswer = await self._ledger.propose(command)
         except LedgerRefused as refused:

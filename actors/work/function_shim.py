@@ -165,9 +165,12 @@ class FunctionShim(Shim):
                     if found is not None:
                         self._began, self._rss_at_start = found[0], found[1].rss_bytes
                         self._agents.tell_all(["ready"], self._spec["token"])
-                case ["done", list(modules)] if self._call is not None and not self._reason:
-                    self._call_done(self._call, modules)
-                case ["refused", str(why)] if self._call is not None and not self._reason:
+                case ["done", list(modules)] if self._call is not None:
+                    if self._reason:  # it was told to stop, and has delivered within its grace
+                        self._let_go()
+                    else:
+                        self._call_done(self._call, modules)
+                case ["refused", str(why)] if self._call is not None:
                     self._error = why
                     self._let_go()
         if worker.closed:
