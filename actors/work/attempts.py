@@ -64,8 +64,8 @@ START_TRIES = 10
 LOOK_AGAIN_S = 0.05
 COMMIT_AGAIN_S = 0.5
 TOLD_LATER_S = 0.03
-"""The start of a call that a worker serves is told so much later: most have ended by then, and one sync of the disks and
-one message to each server tells both."""
+"""The start of a call that a worker serves is told so much later: most have ended by then, and one sync of the disks
+and one message to each server tells both."""
 
 
 class LiveAttempt:
@@ -435,7 +435,9 @@ class HostAttempts:
 
     async def _worker_for(self, job: JobRecord, allocation: AllocationRecord) -> FunctionWorker | None:
         """The worker that is to serve an attempt; None when it needs a process of its own."""
-        key = key_of(job, allocation) if self._server.host.settings.work.calls_per_process > 1 else None
+        if self._server.host.settings.work.calls_per_process <= 1:
+            return None
+        key = key_of(job, allocation, self._server.host.paths.blobs_dir)
         return None if key is None else await self.functions.take(key)
 
     def _start_by(self) -> float:

@@ -101,7 +101,7 @@ class _Server:
         found: list[list[Any]] = []
         for name in sys.modules.keys() - self._known:
             path = getattr(sys.modules.get(name), "__file__", None)
-            if isinstance(path, str) and not path.startswith(self._installed):
+            if isinstance(path, str) and not self._is_installed(path):
                 try:
                     facts = os.stat(path)
                 except OSError:
@@ -110,3 +110,7 @@ class _Server:
                     found.append([path, facts.st_mtime_ns, facts.st_size])
         self._known = set(sys.modules)
         return found[: MODULES_MAX + 1]
+
+    def _is_installed(self, path: str) -> bool:
+        # Of the client's own venv, too: its folders are on sys.path then.
+        return path.startswith(self._installed) or "/site-packages/" in path or "/dist-packages/" in path

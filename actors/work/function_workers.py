@@ -12,10 +12,12 @@ import os
 import secrets
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from actorgrid.actors.ledger.record_types import AllocationRecord, JobRecord
 from actorgrid.errors import WorkerLost
+from actorgrid.import_environment import ImportEnvironment, environment_of
 from actorgrid.supervisors.runtime import Waiter
 from actorgrid.supervisors.server import Server
 
@@ -29,6 +31,8 @@ from .zygote_link import ZygoteLink
 IDLE_MAX = 32
 """Idle workers kept in all; beyond, the one that has been idle for longest goes."""
 IDLE_S = 10.0
+FOOTER_BYTES_MAX = 64 * 1024
+"""What is read of the end of a payload; the environment behind it takes less."""
 READY_S = 20.0
 
 
@@ -40,9 +44,11 @@ class FunctionKey:
     pool: str
     cpu_milli: int
     env: tuple[tuple[str, str], ...]
+    imports: ImportEnvironment | None
+    """Where their client imports from: two modules of one name, from two places, are not one."""
 
 
-def key_of(job: JobRecord, allocation: AllocationRecord) -> FunctionKey | None:
+def key_of(job: JobRecord, allocation: AllocationRecord, blobs_dir: Path) -> FunctionKey | None:
     """What a worker must have in common with *job* to serve it; None when that needs a process of its own."""
     resources = job["resources"]
     alone = (
@@ -56,7 +62,17 @@ def key_of(job: JobRecord, allocation: AllocationRecord) -> FunctionKey | None:
     if alone:
         return None
     env = tuple(sorted((job.get("env") or {}).items()))
-    return FunctionKey(job["user_id"], str(job.get("pool") or ""), int(resources.get("cpu_milli", 0)), env)
+    try:
+        imports = environment_of(_tail(blobs_dir / str(job["payload_digest"])))
+    except OSError:
+        return None  # it is not there; why, the process that is to run it finds out
+    return FunctionKey(job["user_id"], str(job.get("pool") or ""), int(resources.get("cpu_milli", 0)), env, imports)
+
+
+def _tail(payload: Path) -> bytes:
+    with open(payload, "rb") as file:
+        file.seek(max(0, os.fstat(file.fileno()).st_size - FOOTER_BYTES_MAX))
+        return file.read()
 
 
 class ServedCall:

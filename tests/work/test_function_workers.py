@@ -14,7 +14,8 @@ import cloudpickle
 import pytest
 
 from actorgrid.actors.ledger.commands import CancelJob
-from tests.work.rig import Rig, alive, wait_for
+from actorgrid.import_environment import of_this_process, with_environment
+from tests.work.rig import PYTHON, Rig, alive, wait_for
 from tests.work.test_functions import value_of
 
 NUMBERS = itertools.count(1)
@@ -101,6 +102,29 @@ def test_a_call_of_another_user_environment_demand_or_pool_has_another_process(s
     others = ({"user_id": f"{user}-b"}, {"env": {"A": "1"}}, {"resources": {"cpu_milli": 500}}, {"pool": "io_bound"})
     assert first not in [served(shared, user, **other) for other in others]
     assert served(shared, user) == first
+
+
+def test_calls_of_clients_that_import_from_different_places_share_no_process(
+    shared: Rig, user: str, tmp_path: Path
+) -> None:
+    def ask() -> tuple[int, str]:
+        import the_same_name  # type: ignore[import-not-found]
+
+        return os.getpid(), the_same_name.SAID
+
+    found = []
+    for name in ("one", "two"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "the_same_name.py").write_text(f"SAID = {name!r}\n")
+    for name in ("one", "two", "two"):
+        places = of_this_process()._replace(before=(str(tmp_path / name),), directory="")
+        payload = with_environment(cloudpickle.dumps((by_value(ask), (), {})), places)
+        job_id = f"j{next(NUMBERS)}"
+        digest = shared.blob(payload)
+        shared.submit(job_id, kind="function", command=[], payload_digest=digest, python=PYTHON, user_id=user)
+        found.append(value_of(shared, f"{shared.run(job_id)['job_id']}.1"))
+    assert [said for _, said in found] == ["one", "two", "two"]
+    assert found[0][0] != found[1][0] == found[2][0]
 
 
 def test_what_needs_a_process_of_its_own_has_one(shared: Rig, user: str) -> None:
