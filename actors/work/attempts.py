@@ -430,7 +430,7 @@ class HostAttempts:
         if worker is None:
             self._note_started(attempt)
         else:
-            self._server.runtime.after(TOLD_LATER_S, lambda: self._left or self._note_started(attempt))
+            self._server.runtime.after(TOLD_LATER_S, lambda: self._note_started(attempt))
         return True
 
     async def _worker_for(self, job: JobRecord, allocation: AllocationRecord) -> FunctionWorker | None:
@@ -470,7 +470,7 @@ class HostAttempts:
         return self._renewer.may_start(attempt.isolation_s) or not wanted
 
     def _note_started(self, attempt: LiveAttempt) -> None:
-        if not attempt.start_reported:
+        if not attempt.start_reported and not self._left:
             attempt.start_reported = True
             self._server.spawn(self._tell_started(attempt))
 
