@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import functools
 from collections.abc import AsyncIterator, Callable, Iterable
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
@@ -11,6 +10,7 @@ from .keywords import refuse_words
 from .options import TaskOptions
 
 if TYPE_CHECKING:
+    import asyncio
     from concurrent.futures import Future
 
     from .client import Client
@@ -88,6 +88,8 @@ class AsyncCallOptions:
 
     def start(self, fn: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> asyncio.Future[T]:
         """Begin one call; cancelling the asyncio future cancels the task if it has not started."""
+        import asyncio
+
         return asyncio.wrap_future(self.sync.submit(fn, *args, **kwargs))
 
     async def submit(self, fn: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> T:
@@ -104,6 +106,8 @@ _END = object()
 
 async def values_of(results: MapResults[T]) -> AsyncIterator[T]:
     """The values of a map, awaited; leaving the loop cancels the rest."""
+    import asyncio
+
     try:
         while (value := await asyncio.to_thread(next, results, _END)) is not _END:
             yield value  # type: ignore[misc]

@@ -22,6 +22,7 @@ from actorgrid.job_outcome import deciding_attempt
 from .call_options import WINDOW, CallOptions
 from .cluster_view import ClusterViewClient
 from .find import fingerprint, locate
+from .forks import renew_in_children
 from .http import AdminHttp, segment
 from .keywords import divide
 from .nested import LOOK_S, NESTED_WAIT_S, inside_work, never_starts
@@ -63,7 +64,10 @@ class CommandResult:
 
 
 class Client(ClusterViewClient):
-    """A client of a host, or of its cluster, for one user. Safe to use from many threads; not after a fork.
+    """A client of a host, or of its cluster, for one user. Safe to use from many threads.
+
+    A forked child goes on with it: it opens a session of its own when it submits. Futures, workers and locks of before
+    the fork stay the parent's.
 
     ``with client:`` makes it the one that ``@task`` functions use, and closes it at the end. Closing cancels
     session tasks that are unfinished; jobs go on.
@@ -94,17 +98,27 @@ class Client(ClusterViewClient):
             balancing_policy(balancing)
         self.http = AdminHttp(url, token, timeout_s=timeout_s, insecure=insecure, ca_fingerprint=ca_fingerprint)
         self.state = SharedState(self.http)
-        self._holds: HeldLocks | None = None
         self._keep_alive_s = keep_alive_s
         self._stream_output = stream_output
         self._nested_wait_s = nested_wait_s
         self._balancing = balancing
+        self._closed = False
+        self._of_parents: list[object] = []
+        self._begin()
+        _open_clients.add(self)
+        renew_in_children(self)
+
+    def _begin(self) -> None:
         self._lock = threading.Lock()
         self._session: Session | None = None
         self._durable: DurableJobs | None = None
-        self._closed = False
-        self._pid = os.getpid()
-        _open_clients.add(self)
+        self._holds: HeldLocks | None = None
+
+    def after_fork(self) -> None:
+        """Go on in a forked child with a session of its own."""
+        # Kept: what ends with them would be told to workers and hosts that still serve the parent.
+        self._of_parents += [self._session, self._durable, self._holds]
+        self._begin()
 
     @property
     def url(self) -> str:
@@ -419,8 +433,6 @@ class Client(ClusterViewClient):
             self._closed = True
             session, durable, holds = self._session, self._durable, self._holds
         _open_clients.discard(self)
-        if os.getpid() != self._pid:
-            return  # a fork's copy: the threads and the leases are the parent's
         if holds is not None:
             holds.close()
         if durable is not None:
@@ -469,10 +481,6 @@ class Client(ClusterViewClient):
     def _usable(self) -> None:
         if self._closed:
             raise HostUnreachable("the client is closed", hint="make another with actorgrid.connect()")
-        if os.getpid() != self._pid:
-            raise HostUnreachable(
-                "a client does not survive a fork", hint="call actorgrid.connect() in the child process"
-            )
 
     def _output(self, job_id: str, stream: str) -> bytes:
         return b"".join(self.logs(job_id, stream))

@@ -17,6 +17,7 @@ from typing import Any, Protocol, TypeVar, cast
 from actorgrid.errors import ActorGridError
 from actorgrid.transports.task_inputs import input_value
 
+from .forks import of_the_parent, this_process
 from .nested import LOOK_S, inside_work
 
 T = TypeVar("T")
@@ -48,6 +49,15 @@ class LazyFuture(Future[T]):
     used_by: object = None
     """Whose record that is."""
 
+    def __init__(self) -> None:
+        super().__init__()
+        self._process = this_process()
+
+    def check_process(self) -> None:
+        """Raise WrongState in a forked child, where nothing would ever settle it."""
+        if self._process is not this_process() and self._state == _PENDING:
+            raise of_the_parent(f"this {type(self).__name__}")
+
     def settle(self, decode: Callable[[bytes], Any], body: bytes, failed: bool | None = None) -> None:
         """Settle the future: ``decode(body)`` gives the value, or raises the error, when it is asked for.
 
@@ -59,6 +69,7 @@ class LazyFuture(Future[T]):
         """Give the value to a coroutine. Cancelling that cancels the work, if it has not started."""
         import asyncio
 
+        self.check_process()
         return asyncio.wrap_future(self).__await__()
 
     def says_failed(self) -> bool:
@@ -71,7 +82,11 @@ class LazyFuture(Future[T]):
         return self._state == _FINISHED and type(self._result) is not _Undecoded
 
     def result(self, timeout: float | None = None) -> T:
-        """The value. Raises the task's ActorGridError, CancelledError, or TimeoutError after *timeout* seconds."""
+        """The value. Raises the task's ActorGridError, CancelledError, or TimeoutError after *timeout* seconds.
+
+        Raises WrongState in a forked child, which does not hear of the end of what its parent submitted.
+        """
+        self.check_process()
         value: Any = super().result(timeout)
         if type(value) is _Undecoded:
             self._unfold(value)
@@ -79,7 +94,8 @@ class LazyFuture(Future[T]):
         return cast(T, value)
 
     def exception(self, timeout: float | None = None) -> BaseException | None:
-        """The error, or ``None``. Raises CancelledError, or TimeoutError after *timeout* seconds."""
+        """The error, or ``None``. Raises CancelledError, WrongState, or TimeoutError after *timeout* seconds."""
+        self.check_process()
         error = super().exception(timeout)
         if error is None and type(self._result) is _Undecoded:
             self._unfold(self._result)
@@ -109,6 +125,7 @@ class LazyFuture(Future[T]):
         inputs: dict[LazyFuture[Any], int] | None = getattr(_pickling, "inputs", None)
         if inputs is None:
             raise TypeError(f"a {type(self).__name__} stays in its process")
+        self.check_process()
         return input_value, (inputs.setdefault(self, len(inputs)),)
 
 
@@ -218,6 +235,7 @@ class TaskFuture(LazyFuture[T]):
 
     @contextlib.contextmanager
     def _awaited(self) -> Iterator[None]:
+        self.check_process()
         with self._condition:
             self._blocked += 1
         self._owner.wait_begins(self, blocked=True)
@@ -240,6 +258,8 @@ class TaskFuture(LazyFuture[T]):
         """
         if self._state != _PENDING:
             return Future.cancel(self)
+        if self._process is not this_process():
+            return False  # a fork's copy: the workers are the parent's
         if force:
             return self._owner.kill(self)
         return self._owner.ask_to_stop(self) if cooperative else self._owner.take_back(self)
@@ -273,6 +293,7 @@ class JobFuture(LazyFuture[T]):
 
     def result(self, timeout: float | None = None) -> T:
         """As of every future; inside of work also NoRoomForNestedTask, when it waits for room that only we hold."""
+        self.check_process()
         until = None if timeout is None else time.monotonic() + timeout
         while self._never_starts is not None and inside_work() and not self.done():
             left_s = LOOK_S if until is None else min(LOOK_S, until - time.monotonic())
@@ -290,6 +311,7 @@ class JobFuture(LazyFuture[T]):
 
     def accepted(self, timeout: float | None = None) -> bool:
         """Wait until the host has the job on disk; ``False`` after *timeout*. Raises why it was refused."""
+        self.check_process()
         if not self._accepted.wait(timeout):
             return False
         if self._refused is not None:

@@ -36,6 +36,7 @@ from actorgrid.errors import (
 )
 
 from .addresses import Address, Addresses, nearest_first, read_address, read_addresses
+from .forks import renew_in_children
 
 if TYPE_CHECKING:
     from .pinned import PinnedAuthority
@@ -118,12 +119,22 @@ class AdminHttp:
             from .pinned import PinnedAuthority
 
             self._authority = PinnedAuthority(ca_fingerprint)
-        self._lock = threading.Lock()
-        self._idle: list[tuple[Address, http.client.HTTPConnection]] = []
-        self._open: set[http.client.HTTPConnection] = set()
         self._closed = False
         self._answered = False
         self._learn_at = 0.0
+        self._begin()
+        renew_in_children(self)
+
+    def _begin(self) -> None:
+        self._lock = threading.Lock()
+        self._idle: list[tuple[Address, http.client.HTTPConnection]] = []
+        self._open: set[http.client.HTTPConnection] = set()
+
+    def after_fork(self) -> None:
+        """Go on in a forked child with connections of its own; the parent's go on there."""
+        self._begin()
+        if self._authority is not None:
+            self._authority.after_fork()
 
     @property
     def url(self) -> str:

@@ -28,6 +28,10 @@ class PinnedAuthority:
         self._lock = threading.Lock()
         self._context: ssl.SSLContext | None = None
 
+    def after_fork(self) -> None:
+        """Go on in a forked child, whose lock nobody holds."""
+        self._lock = threading.Lock()
+
     def context(self, host: str, port: int, timeout_s: float = TIMEOUT_S) -> ssl.SSLContext:
         """What verifies *host* against the authority, and the name it is called by against its certificate.
 

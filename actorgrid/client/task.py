@@ -7,6 +7,7 @@ import threading
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any, Generic, ParamSpec, TypeVar, overload
 
+from .forks import renew_in_children
 from .keywords import refuse_words
 from .options import TaskOptions, options_of
 
@@ -19,7 +20,20 @@ if TYPE_CHECKING:
 P = ParamSpec("P")
 T = TypeVar("T")
 
-_lock = threading.Lock()
+
+class _Choice:
+    """The lock under which the default client is chosen."""
+
+    def __init__(self) -> None:
+        self.lock = threading.Lock()
+
+    def after_fork(self) -> None:
+        """Choose in a forked child under a lock that nobody holds."""
+        self.lock = threading.Lock()
+
+
+_choice = _Choice()
+renew_in_children(_choice)
 _entered: list[Client] = []
 _connected: list[Client] = []
 
@@ -75,7 +89,7 @@ def task(fn: Callable[..., Any] | None = None, /, **options: Any) -> Any:
 
 def default_client() -> Client:
     """The client of the innermost ``with``, else one that ``connect()`` makes once per process."""
-    with _lock:
+    with _choice.lock:
         if _entered:
             return _entered[-1]
         if _connected and _connected[0]._closed:
@@ -89,13 +103,13 @@ def default_client() -> Client:
 
 def push_default(client: Client) -> None:
     """Make *client* the default: its ``with`` was entered."""
-    with _lock:
+    with _choice.lock:
         _entered.append(client)
 
 
 def pop_default(client: Client) -> None:
     """Take *client* from the defaults: its ``with`` was left."""
-    with _lock:
+    with _choice.lock:
         for index in range(len(_entered) - 1, -1, -1):
             if _entered[index] is client:
                 del _entered[index]

@@ -1,13 +1,15 @@
 """Waiting for several promises at once: ``wait`` and ``as_completed`` of the standard library, and ``gather``.
 
-The first two are the library's own: session tasks, durable jobs and futures of any other executor may be mixed.
+The first two are as the library's own: session tasks, durable jobs and futures of any other executor may be mixed.
+In a forked child they raise WrongState for what its parent submitted and has not ended.
 """
 
 from __future__ import annotations
 
 import contextlib
 import threading
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from concurrent import futures as library
 from concurrent.futures import (
     ALL_COMPLETED,
     FIRST_COMPLETED,
@@ -15,14 +17,15 @@ from concurrent.futures import (
     CancelledError,
     Future,
     InvalidStateError,
-    as_completed,
-    wait,
 )
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from actorgrid.errors import BadRequest
 
 from .futures import LazyFuture
+
+if TYPE_CHECKING:
+    from concurrent.futures._base import DoneAndNotDoneFutures
 
 T = TypeVar("T")
 
@@ -35,6 +38,26 @@ __all__ = [
     "gather",
     "wait",
 ]
+
+
+def wait(
+    fs: Iterable[Future[T]], timeout: float | None = None, return_when: str = ALL_COMPLETED
+) -> DoneAndNotDoneFutures[T]:
+    """``concurrent.futures.wait``. Raises WrongState."""
+    return library.wait(_of_this_process(fs), timeout, return_when)
+
+
+def as_completed(fs: Iterable[Future[T]], timeout: float | None = None) -> Iterator[Future[T]]:
+    """``concurrent.futures.as_completed``. Raises WrongState."""
+    return library.as_completed(_of_this_process(fs), timeout)
+
+
+def _of_this_process(futures: Iterable[Future[T]]) -> list[Future[T]]:
+    found = list(futures)
+    for future in found:
+        if isinstance(future, LazyFuture):
+            future.check_process()
+    return found
 
 
 class GatheredFuture(LazyFuture[list[T]]):
@@ -92,7 +115,7 @@ def gather(*futures: Future[T] | Iterable[Future[T]], return_exceptions: bool = 
                 asked=f"a {type(part).__name__}",
                 hint="client.submit() gives one; for awaitables there is asyncio.gather",
             )
-    return GatheredFuture(parts, return_exceptions)
+    return GatheredFuture(_of_this_process(parts), return_exceptions)
 
 
 def _failed(part: Future[Any]) -> bool:

@@ -26,7 +26,7 @@ from setproctitle import setproctitle
 from actorgrid.errors import ActorGridError
 from actorgrid.transports.frames import FrameDecoder, encode_frame
 
-from . import function_call, function_job, function_server, function_shim, worker  # noqa: F401
+from . import function_call, function_job, function_server, function_shim, task_multiprocessing, worker  # noqa: F401
 from .containment import Containment, choose
 from .guard import GuardLink, start_guard
 from .linux import close_all_but, die_with_parent
@@ -44,6 +44,7 @@ def main(arguments: str) -> None:
     control = socket.socket(fileno=fd)
     control.set_inheritable(False)
     decoder = FrameDecoder()
+    task_multiprocessing.install()
     # Shims are forked from here and share its memory. The collector writes into every object that it looks at, which
     # would give each its own copy: so garbage goes now, and what stays is not looked at again.
     gc.collect()
