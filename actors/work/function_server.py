@@ -3,7 +3,7 @@
 Frames on its one socket, to its shim; the shim judges what a call left behind (process_state.py), not the worker::
 
     ["ready"]                                         once, before the first call
-    ["call", {id, env, cwd, function, python}]        from the shim: the parts of an attempt's spec
+    ["call", {PARTS of an attempt's spec, draft_path}]  from the shim (function_shim.py)
     ["done", modules]                                 its result is in its folder; the process is ready for another
     ["refused", why]                                  it was not begun
     ["leave"]                                         from the shim: exit with 0

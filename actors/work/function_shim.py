@@ -37,6 +37,8 @@ from .process_tree import descendants
 from .shim import Shim, worker_draft
 from .shim_sockets import WorkerSocket
 
+PARTS = ("id", "job_id", "env", "cwd", "timeout_s", "function")
+"""Of an attempt's spec, what its process is told: not the token of its shim."""
 MODULES_MAX = 256
 GROWN_BYTES_MAX = 256 * 2**20
 """A process that keeps so much more memory than at its start serves no other call: nothing is granted for it."""
@@ -127,7 +129,7 @@ class FunctionShim(Shim):
             self._timeout_at = time.monotonic() + spec["timeout_s"]
         self._agents.let_in(spec["token"])
         draft = worker_draft(directory.result)
-        parts = {name: spec[name] for name in ("id", "env", "cwd", "function")}
+        parts = {name: spec[name] for name in PARTS}
         if not self._worker.tell(encode_frame(["call", {**parts, "draft_path": str(draft)}])):
             self._stop("stopped", 0.0)
         return ""
