@@ -12,6 +12,7 @@ Client to worker::
                                                              sent just before, or of tasks whose results it keeps
     ["task", task_id, fn_id, args, timeout_s | nil, number, [key], about]   as TaskAbout: only to who "takes_about"
     ["cancel", task_id]                                      not started: is cancelled; running: is told so
+    ["more", task_id, count]                                 of a stream: so many items more may come
     ["recall"]                                               all that have not started: only to who "answers_recalls"
 
 Worker to client::
@@ -22,6 +23,7 @@ Worker to client::
     ["result", task_id, status, body]                        in the order the tasks ended
     ["recalled", [task_id]]                                  have not started and never will here; also while one runs
     ["output", task_id, "stdout" | "stderr", bytes]          before the result of that task
+    ["item", task_id, body]                                  of a stream, before the result: as many as it was granted
 
 Each task gets exactly one answer: its result, or its id in a ``recalled``.
 
@@ -56,6 +58,7 @@ MAX_TASK_ID = 2**63 - 1
 MAX_ATTEMPT_NUMBER = 2**31 - 1
 MAX_TEXT_CHARS = 200
 MAX_RETRIES = 100
+MAX_WINDOW = 1024
 
 
 class ClientHello(NamedTuple):
@@ -84,6 +87,8 @@ class TaskAbout(NamedTuple):
     retries_left: int = SESSION_RETRIES
     parent: str = ""
     """The id of the task that submitted it; empty: it was submitted outside of work."""
+    window: int = 0
+    """Of a stream: how many items may come before "more" are granted; 0: its value is wanted, not its items."""
 
 
 class TaskFrame(NamedTuple):
@@ -110,6 +115,13 @@ class CancelTask(NamedTuple):
     """Asks not to start a task; one that runs is told that its value is not wanted any more."""
 
     task_id: int
+
+
+class MoreItems(NamedTuple):
+    """Grants further items of a stream."""
+
+    task_id: int
+    granted: int
 
 
 class Recall(NamedTuple):
@@ -153,6 +165,13 @@ class Recalled(NamedTuple):
     task_ids: list[int]
 
 
+class StreamItem(NamedTuple):
+    """One item of a stream."""
+
+    task_id: int
+    body: bytes
+
+
 class Output(NamedTuple):
     """What a task printed."""
 
@@ -161,8 +180,8 @@ class Output(NamedTuple):
     data: bytes
 
 
-ClientFrame = ClientHello | Function | TaskFrame | InputValue | CancelTask | Recall
-WorkerFrame = ClientWelcome | ClientRefused | Result | Recalled | Output
+ClientFrame = ClientHello | Function | TaskFrame | InputValue | CancelTask | MoreItems | Recall
+WorkerFrame = ClientWelcome | ClientRefused | Result | Recalled | StreamItem | Output
 
 
 def fn_id_of(code: bytes) -> bytes:
@@ -197,7 +216,7 @@ def encode_task(
 ) -> bytes:
     """The frame that calls a function the worker was taught. Raises FrameTooLarge."""
     if about is not None:
-        said = {"name": about.name, "retries_left": about.retries_left, "parent": about.parent}
+        said = about._asdict()
         return encode_frame(["task", task_id, fn_id, args, timeout_s, attempt_number, inputs, said])
     if inputs:
         return encode_frame(["task", task_id, fn_id, args, timeout_s, attempt_number, inputs])
@@ -214,6 +233,11 @@ def encode_value(key: int, body: bytes) -> bytes:
 def encode_cancel(task_id: int) -> bytes:
     """The frame that takes back a task that has not started, and tells one that runs."""
     return encode_frame(["cancel", task_id])
+
+
+def encode_more(task_id: int, count: int) -> bytes:
+    """The frame that grants further items of a stream."""
+    return encode_frame(["more", task_id, count])
 
 
 def encode_recall() -> bytes:
@@ -246,10 +270,14 @@ def parse_client_frame(frame: list[Any]) -> ClientFrame:
             (None | float() | int()) as timeout_s,
             int(number),
             list(keys),
-            {"name": str(name), "retries_left": int(retries), "parent": str(parent)},
+            {"name": str(name), "retries_left": int(retries), "parent": str(parent), "window": int(window)},
         ] if _are_keys(keys) and len(name) <= MAX_TEXT_CHARS >= len(parent) and 0 <= retries <= MAX_RETRIES:
+            if not 0 <= window <= MAX_WINDOW:
+                raise MalformedBody("the window of a stream is out of range", found=str(window))
             task = _task(task_id, fn_id, args, timeout_s, number)
-            return task._replace(inputs=tuple(keys), about=TaskAbout(name, retries, parent))
+            return task._replace(inputs=tuple(keys), about=TaskAbout(name, retries, parent, window))
+        case ["more", int(task_id), int(count)] if 1 <= count <= MAX_WINDOW:
+            return MoreItems(task_id, count)
         case ["value", int(key), bytes(body)] if 0 <= key <= MAX_TASK_ID:
             return InputValue(key, body)
         case ["function", bytes(fn_id), bytes(code)] if len(fn_id) == FN_ID_BYTES:
@@ -319,6 +347,11 @@ def encode_recalled(task_ids: list[int]) -> bytes:
     return encode_frame(["recalled", task_ids])
 
 
+def encode_item(task_id: int, body: bytes) -> bytes:
+    """The frame of one item of a stream, pickled. Raises FrameTooLarge."""
+    return encode_frame(["item", task_id, body])
+
+
 def encode_output(task_id: int, stream: str, data: bytes) -> bytes:
     """The frame of something a task printed."""
     return encode_frame(["output", task_id, stream, data])
@@ -331,6 +364,8 @@ def parse_worker_frame(frame: list[Any]) -> WorkerFrame:
             return Result(task_id, status, body)
         case ["recalled", list(task_ids)] if all(isinstance(task_id, int) for task_id in task_ids):
             return Recalled(task_ids)
+        case ["item", int(task_id), bytes(body)]:
+            return StreamItem(task_id, body)
         case ["output", int(task_id), ("stdout" | "stderr") as stream, bytes(data)]:
             return Output(task_id, stream, data)
         case [

@@ -17,6 +17,8 @@ if TYPE_CHECKING:
     import os
     from types import TracebackType
 
+    from .streams import TaskStream
+
 T = TypeVar("T")
 S = TypeVar("S")
 P = ParamSpec("P")
@@ -73,6 +75,10 @@ class AsyncClient(_Awaiting[Client]):
     def options(self, **options: Any) -> AsyncCallOptions:
         """Calls with these options, all of whose keywords are the function's. Raises BadRequest."""
         return AsyncCallOptions(self.sync.options(**options))
+
+    def stream(self, fn: Callable[..., Any], /, *args: Any, **keywords: Any) -> TaskStream[Any]:
+        """Values of a generator as it gives them: ``async for value in client.stream(fn, ...)``, as of ``Client``."""
+        return self.sync.stream(fn, *args, **keywords)
 
     def map(self, fn: Callable[..., T], /, *iterables: Iterable[Any], **keywords: Any) -> AsyncIterator[T]:
         """Values in order: ``async for value in client.map(fn, items)``. Keywords as of ``Client.map``."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from actorgrid.errors import ActorGridError, StaleToken, WorkerLost, error_from_dict
+from actorgrid.errors import ActorGridError, StaleToken, TaskTimedOut, WorkerLost, error_from_dict
 from actorgrid.fencing import FencingToken
 from actorgrid.transports.remote_exceptions import raised_by_task
 from actorgrid.transports.task_frames import decode_failure_body
@@ -22,10 +22,20 @@ def only_older_tokens(call: TaskCall, token: Token | None) -> StaleToken:
     )
 
 
-def worker_lost(link: LeasedWorker, found: str) -> WorkerLost:
-    """The error when a call lost its worker, *link*'s, once too often."""
+def past_limit(call: TaskCall) -> TaskTimedOut:
+    """The error when a call ran past its limit, and its worker did not stop it."""
+    return TaskTimedOut(
+        "the task ran past its time limit; its worker was killed", asked=f"timeout={call.timeout_s or 0.0:g}"
+    )
+
+
+def worker_lost(link: LeasedWorker, found: str, call: TaskCall) -> WorkerLost:
+    """The error when a call lost its worker, *link*'s, once too often, or amid its stream."""
+    received = 0 if call.stream is None else call.stream.received
     return WorkerLost(
-        "the worker died under the task, and no retry is left",
+        f"the worker died under the task, which is not begun again after {received} values of its stream came"
+        if received
+        else "the worker died under the task, and no retry is left",
         found=f"worker {link.worker_id}: {found or 'gone'}",
         hint="does the task crash Python, end it (os._exit), or need more memory than there is? retries= sets how often"
         " it is tried again",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import AsyncIterator, Callable, Iterable
-from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
+from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar, cast
 
 from .keywords import refuse_words
 from .options import TaskOptions
@@ -14,10 +14,14 @@ if TYPE_CHECKING:
     from concurrent.futures import Future
 
     from .client import Client
+    from .futures import TaskFuture
     from .map_results import MapResults
+    from .streams import TaskStream
 
 P = ParamSpec("P")
 T = TypeVar("T")
+STREAM_WINDOW = 16
+"""How many values of a stream a generator is ahead of what was taken, unless said."""
 WINDOW = 4096
 """How many tasks of a map are ahead of what was taken, unless said."""
 
@@ -52,6 +56,19 @@ class CallOptions:
     def submit(self, fn: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> Future[T]:
         """As of the client, but that all keyword arguments are the function's own."""
         return self._client.submit_with(self.task_options, fn, args, kwargs)
+
+    def stream(
+        self, fn: Callable[..., Any], /, *args: Any, window: int = STREAM_WINDOW, **kwargs: Any
+    ) -> TaskStream[Any]:
+        """As of the client, but that all further keyword arguments are the function's own."""
+        from .stream_items import StreamItems
+        from .streams import TaskStream
+
+        if window != STREAM_WINDOW:
+            refuse_words(fn, len(args), ["window"], "stream")
+        items = StreamItems(window)
+        future = self._client.submit_with(self.task_options, fn, args, kwargs, items)
+        return TaskStream(cast("TaskFuture[Any]", future), items)
 
     def map(
         self,
@@ -95,6 +112,10 @@ class AsyncCallOptions:
     async def submit(self, fn: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> T:
         """The value of one call."""
         return await self.start(fn, *args, **kwargs)
+
+    def stream(self, fn: Callable[..., Any], /, *args: Any, **more: Any) -> TaskStream[Any]:
+        """Values of a generator, for ``async for``; as of the client."""
+        return self.sync.stream(fn, *args, **more)
 
     def map(self, fn: Callable[..., T], /, *iterables: Iterable[Any], **more: Any) -> AsyncIterator[T]:
         """Values in order, as of the client."""

@@ -19,7 +19,7 @@ from actorgrid.balancing.targets import balancing_policy
 from actorgrid.errors import BadRequest, HostUnreachable, ResultGone, WrongState
 from actorgrid.job_outcome import deciding_attempt
 
-from .call_options import WINDOW, CallOptions
+from .call_options import STREAM_WINDOW, WINDOW, CallOptions
 from .cluster_view import ClusterViewClient
 from .find import fingerprint, locate
 from .forks import renew_in_children
@@ -39,6 +39,8 @@ if TYPE_CHECKING:
     from .locks import HeldLocks, Lock, LockTerms, OnLost
     from .map_results import MapResults
     from .session import Session
+    from .stream_items import StreamItems
+    from .streams import TaskStream
 
 T = TypeVar("T")
 FINAL_STATES = frozenset({"succeeded", "failed", "cancelled", "lost"})
@@ -153,10 +155,17 @@ class Client(ClusterViewClient):
         return CallOptions(self, options_of(options))
 
     def submit_with(
-        self, options: TaskOptions, fn: Callable[..., T], args: tuple[Any, ...], kwargs: Mapping[str, Any]
+        self,
+        options: TaskOptions,
+        fn: Callable[..., T],
+        args: tuple[Any, ...],
+        kwargs: Mapping[str, Any],
+        stream: StreamItems | None = None,
     ) -> Future[T]:
-        """``submit`` with ready-made options."""
+        """``submit`` with ready-made options; of a *stream* its future, whose value is how many values it had."""
         if options.durable:
+            if stream is not None:
+                raise BadRequest("a job has no stream", asked="durable=True", hint="leave it out, or give a list")
             return self._jobs().submit(fn, args, dict(kwargs), options)
         if options.deadline is not None:
             raise BadRequest("a session task has no deadline", asked="deadline=", hint="say durable=True as well")
@@ -169,7 +178,20 @@ class Client(ClusterViewClient):
             code = code._replace(name=options.name)
         session = self._session if self._session is not None and not self._closed else self._open_session()
         inputs: dict[LazyFuture[Any], int] = {}
-        return session.submit(code, arguments(args, dict(kwargs), inputs), options, tuple(inputs))
+        return session.submit(code, arguments(args, dict(kwargs), inputs), options, tuple(inputs), stream)
+
+    def stream(
+        self, fn: Callable[..., Any], /, *args: Any, window: int = STREAM_WINDOW, **keywords: Any
+    ) -> TaskStream[Any]:
+        """The values that a generator (or ``async`` generator, or any iterable) gives on a worker, as it gives them.
+
+        ``for value in client.stream(fn, ...)``, or ``async for``. It runs ahead by *window* values (1 to 1,024) at
+        most, of up to 64 MiB each; dropping the stream, or its ``close()``, closes it. A session task that is begun
+        again only if its worker died before a value came. Keywords as of submit.
+        """
+        base, fn = (fn.task_options, fn.fn) if isinstance(fn, Task) else (DEFAULTS, fn)
+        options, kwargs = divide(fn, len(args), keywords, base)
+        return CallOptions(self, options).stream(fn, *args, window=window, **kwargs)
 
     def map(
         self,

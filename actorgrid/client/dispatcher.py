@@ -20,24 +20,21 @@ from actorgrid.errors import (
     NotSupported,
     QueueFull,
     TaskCancelled,
-    TaskTimedOut,
     TransportError,
     WorkerLost,
 )
 from actorgrid.transports.frames import FrameDecoder
 from actorgrid.transports.task_frames import (
     FAILED,
-    MAX_TEXT_CHARS,
     OK,
-    TaskAbout,
     decode_failure_body,
     encode_cancel,
 )
 
-from .call_errors import copy_of, only_older_tokens, raise_failure, worker_lost
+from .call_errors import copy_of, only_older_tokens, past_limit, raise_failure, worker_lost
 from .dependencies import CallDependencies, hold, leader
 from .futures import LazyFuture, TaskFuture
-from .lanes import MAX_LEASE_REQUESTS, STALL_S, Lane, LeasedWorker, Pace, TaskCall, Token
+from .lanes import MAX_LEASE_REQUESTS, Lane, LeasedWorker, Pace, TaskCall, Token, look_over
 from .lease_source import LeaseSource
 from .lending import AskForWorker, Lending, Return, SendCall
 from .options import TaskOptions, WorkerShape
@@ -45,11 +42,11 @@ from .output import OutputPrinter
 from .pickling import FunctionCode, loads_value
 from .sending import Sender
 from .stealing import ask_back, given_back, ran_after_all
+from .stream_items import StreamItems, about
 from .worker_sockets import WorkerSockets
 
 MAX_UNFINISHED = 100_000
 MAX_LANES = 256
-TIMEOUT_GRACE_S = 2.0
 _READ_BYTES = 256 * 1024
 
 
@@ -82,7 +79,12 @@ class Dispatcher:
     # -- for the client
 
     def submit(
-        self, code: FunctionCode, args: bytes, options: TaskOptions, futures: Sequence[LazyFuture[Any]] = ()
+        self,
+        code: FunctionCode,
+        args: bytes,
+        options: TaskOptions,
+        futures: Sequence[LazyFuture[Any]] = (),
+        stream: StreamItems | None = None,
     ) -> TaskFuture[Any]:
         """Send, queue or hold one call, whose arguments name the values of *futures*.
 
@@ -104,8 +106,8 @@ class Dispatcher:
                 self._new_key(), code, args, options.timeout, options.priority, options.worker_losses, lane, future
             )
             future.call = call
-            if options.name is not None or task_context.running is not None:
-                call.about = TaskAbout(str(options.name or "")[:MAX_TEXT_CHARS], 0, task_context.own_id())
+            if options.name is not None or task_context.running is not None or stream is not None:
+                call.about, call.stream = about(options, stream), stream
             failed = hold(call, inputs) if inputs else None
             call.done = failed is not None
             self._unfinished += not call.done
@@ -162,6 +164,14 @@ class Dispatcher:
     def wait_ends(self, future: TaskFuture[Any]) -> None:
         """Note that a thread which waited for the call goes on."""
         self._lending.ends(future)
+
+    def tell(self, future: TaskFuture[Any], frame: bytes) -> None:
+        """Send a frame about a call to the worker that has it, if one does."""
+        with self._lock:
+            link = future.call.link
+            if link is not None:
+                link.out += frame
+                self._sockets.flush(link)
 
     def ask_to_stop(self, future: TaskFuture[Any]) -> bool:
         """Cancel a call that has not started, and tell one that runs; ``False`` when it had ended."""
@@ -450,6 +460,10 @@ class Dispatcher:
                     if frame[2] == OK:
                         link.values.add(call.task_id, len(frame[3]), len(frame[3]))
                     done.append((call, frame[2], frame[3]))
+                elif frame[0] == "item":
+                    call = link.calls.get(frame[1])
+                    if call is not None and call.stream is not None:
+                        call.stream.put(frame[2])
                 elif frame[0] == "recalled":
                     self._take_given_back(link, frame[1], now)
                 elif frame[0] == "output" and self._printer is not None:
@@ -502,24 +516,12 @@ class Dispatcher:
                     self._sender.supply(lane)
                 if ask_back(lane, now):
                     self._sender.supply(lane)
-                outdated = lane.replaceable(now)
-                if outdated is not None:
-                    outdated.leaving = True
-                for link in list(lane.links):
-                    head = link.head
-                    busy = busy or link.leaving
-                    if link.leaving and head is None:
-                        self._hand_back(link)
-                        lane.quiet_until = now
-                    if head is None:
-                        continue
-                    link.stuck = now - link.mark > STALL_S
-                    if len(link.calls) > 1:
-                        busy = True
-                    if head.timeout_s is not None:
-                        busy = True
-                        if now - link.mark > head.timeout_s + TIMEOUT_GRACE_S:
-                            overdue.append((link, head))
+                look = look_over(lane, now)
+                busy = busy or look.busy
+                overdue += look.overdue
+                for link in look.to_leave:
+                    self._hand_back(link)
+                    lane.quiet_until = now
                 while lane.wants_lease(now):
                     wanted.append((lane, not lane.links and not lane.requests))
                     lane.requests += 1
@@ -530,10 +532,7 @@ class Dispatcher:
         for lane, first in wanted:
             self._source.want(lane, first)
         for link, call in overdue:
-            error = TaskTimedOut(
-                "the task ran past its time limit; its worker was killed", asked=f"timeout={call.timeout_s:g}"
-            )
-            self._drop(link, {call.task_id: error})
+            self._drop(link, {call.task_id: past_limit(call)})
 
     def _drop(
         self, link: LeasedWorker, verdicts: dict[int, ActorGridError], *, charge: bool = True, found: str = ""
@@ -559,8 +558,8 @@ class Dispatcher:
                 else:
                     if number == 0 and charge and not verdicts:  # workers run one call at a time: the first was it
                         call.losses_left -= 1
-                    if call.losses_left < 0:
-                        ended.append((call, worker_lost(link, found)))
+                    if call.losses_left < 0 or (call.stream is not None and call.stream.received):
+                        ended.append((call, worker_lost(link, found, call)))
                     elif number == 0 and charge and not verdicts:
                         judged = call
                         self._judged.add(call)

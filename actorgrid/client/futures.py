@@ -172,6 +172,9 @@ class TaskOwner(Protocol):
     def kill(self, future: TaskFuture[Any]) -> bool:
         """Cancel the task even if it runs: its worker is killed."""
 
+    def tell(self, future: TaskFuture[Any], frame: bytes) -> None:
+        """Send a frame about the task to the worker that has it."""
+
     def ask_to_stop(self, future: TaskFuture[Any]) -> bool:
         """Cancel the task if it has not started, and tell it if it runs."""
 
@@ -232,6 +235,14 @@ class TaskFuture(LazyFuture[T]):
         """Whether a thread is blocked on it now: in ``result``, or in ``wait`` and ``as_completed`` of the library."""
         # as_completed stays among the waiters while its caller works on a value: whether it sleeps, its event tells.
         return self._blocked > 0 or any(waiter.event._cond._waiters for waiter in list(self._waiters))
+
+    def awaited(self) -> contextlib.AbstractContextManager[None]:
+        """While a thread is blocked on something of the task: inside of work our CPUs are lent meanwhile."""
+        return self._awaited() if self._owner.lends else contextlib.nullcontext()
+
+    def tell(self, frame: bytes) -> None:
+        """Send a frame about the task to the worker that has it, if one does."""
+        self._owner.tell(self, frame)
 
     @contextlib.contextmanager
     def _awaited(self) -> Iterator[None]:

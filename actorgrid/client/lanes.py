@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import itertools
 from collections import deque
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from actorgrid.transports.task_frames import TaskAbout
 from actorgrid.transports.task_inputs import LatestValues
@@ -20,11 +20,13 @@ from .pickling import FunctionCode
 
 if TYPE_CHECKING:
     from .dependencies import TaskInput
+    from .stream_items import StreamItems
 
 BUDGET_S = 0.005
 MAX_DEPTH = 512
 MAX_UNSENT_BYTES = 256 * 1024
 STALL_S = 0.02
+TIMEOUT_GRACE_S = 2.0
 UNANSWERED_S = 1.0
 """A worker that does not answer a recall for so long is not going to before its call ends."""
 GROW_BACKLOG_S = 0.05
@@ -45,7 +47,7 @@ class TaskCall:
 
     __slots__ = (
         "about", "args", "attempt_number", "cancelled", "choice", "code", "done", "estimate_s", "future", "inputs",
-        "lane", "link", "losses_left", "missing", "priority", "stopping", "task_id", "timeout_s", "token",
+        "lane", "link", "losses_left", "missing", "priority", "stopping", "stream", "task_id", "timeout_s", "token",
     )  # fmt: skip
 
     def __init__(
@@ -71,6 +73,7 @@ class TaskCall:
         self.estimate_s = 0.0
         self.cancelled = False  # its value is not wanted any more
         self.done = False  # it has its outcome
+        self.stream: StreamItems | None = None  # where what it yields goes
         self.stopping = False  # it was asked to stop while it ran
         self.about: TaskAbout | None = None  # what it can ask about itself, where that is more than usual
         self.attempt_number = 1
@@ -466,3 +469,35 @@ def _newest(links: list[LeasedWorker]) -> Token | None:
 def _is_older(token: Token | None, other: Token | None) -> bool:
     """Whether *token* is below *other*; as far as can be told, where an older host names none."""
     return token is None or other is None or token < other
+
+
+class LaneLook(NamedTuple):
+    """What was found when a lane was looked over."""
+
+    busy: bool
+    """Whether it has to be looked over again soon."""
+    overdue: list[tuple[LeasedWorker, TaskCall]]
+    """Calls past their limit of time, whose workers did not stop them."""
+    to_leave: list[LeasedWorker]
+    """Workers to be handed back, which have nothing any more."""
+
+
+def look_over(lane: Lane, now: float) -> LaneLook:
+    """Judge the workers of *lane*: which are stuck, which have to leave, which call is past its limit."""
+    outdated = lane.replaceable(now)
+    if outdated is not None:
+        outdated.leaving = True
+    look = LaneLook(any(link.leaving or len(link.calls) > 1 for link in lane.links), [], [])
+    busy = look.busy
+    for link in lane.links:
+        head = link.head
+        if head is None:
+            if link.leaving:
+                look.to_leave.append(link)
+            continue
+        link.stuck = now - link.mark > STALL_S
+        if head.timeout_s is not None:
+            busy = True
+            if now - link.mark > head.timeout_s + TIMEOUT_GRACE_S:
+                look.overdue.append((link, head))
+    return look._replace(busy=busy)

@@ -52,6 +52,7 @@ from .nested import NESTED_WAIT_S, inside_work, starved
 from .options import TaskOptions
 from .output import OutputPrinter
 from .pickling import PYTHON, FunctionCode
+from .stream_items import StreamItems
 from .user import user_name
 
 FIRST_LEASE_WAIT_S = 20.0
@@ -101,10 +102,15 @@ class Session:
         self._returner.start()
 
     def submit(
-        self, code: FunctionCode, args: bytes, options: TaskOptions, inputs: Sequence[LazyFuture[Any]] = ()
+        self,
+        code: FunctionCode,
+        args: bytes,
+        options: TaskOptions,
+        inputs: Sequence[LazyFuture[Any]] = (),
+        stream: StreamItems | None = None,
     ) -> TaskFuture[Any]:
-        """Run one call on some worker, once its *inputs* are there."""
-        return self._dispatcher.submit(code, args, options, inputs)
+        """Run one call on some worker, once its *inputs* are there; what it yields goes into *stream*."""
+        return self._dispatcher.submit(code, args, options, inputs, stream)
 
     def kill(self, future: TaskFuture[Any]) -> bool:
         """Cancel a call even if it runs."""

@@ -5,10 +5,11 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import contextvars
-from collections.abc import Coroutine
+from collections.abc import AsyncGenerator, AsyncIterator, Coroutine, Iterator
 from typing import Any, TypeVar
 
 T = TypeVar("T")
+_END: Any = object()
 
 
 class AsyncCalls:
@@ -19,14 +20,35 @@ class AsyncCalls:
         self._task_id = 0
         self._task: asyncio.Task[Any] | None = None
 
-    def run(self, coroutine: Coroutine[Any, Any, T], task_id: int, is_stopped: bool = False) -> T:
-        """The value of *coroutine*. Tasks that it leaves behind are cancelled; what it sets in its context is its own.
+    def iterate(self, items: AsyncIterator[T], task_id: int) -> Iterator[T]:
+        """The items of an asynchronous generator; closed early, it is closed as well."""
+
+        async def one() -> Any:
+            return await anext(items, _END)
+
+        async def close() -> None:
+            if isinstance(items, AsyncGenerator):
+                await items.aclose()
+
+        try:
+            while (item := self.run(one(), task_id, keeps_tasks=True)) is not _END:
+                yield item
+        finally:
+            self.run(close(), task_id)
+
+    def run(
+        self, coroutine: Coroutine[Any, Any, T], task_id: int, is_stopped: bool = False, keeps_tasks: bool = False
+    ) -> T:
+        """The value of *coroutine*. What it sets in its context is its own; tasks that it leaves behind are cancelled,
+        unless it *keeps_tasks* for what runs next.
 
         Raises what it raises; CancelledError when it was asked to stop, before (*is_stopped*) or while it runs.
         """
         runner = self._runner = self._runner or asyncio.Runner()
         try:
-            return runner.run(self._call(coroutine, task_id, is_stopped), context=contextvars.copy_context())
+            return runner.run(
+                self._call(coroutine, task_id, is_stopped, keeps_tasks), context=contextvars.copy_context()
+            )
         except Exception:
             raise
         except BaseException as error:
@@ -49,7 +71,7 @@ class AsyncCalls:
         if self._task is task:
             task.cancel()
 
-    async def _call(self, coroutine: Coroutine[Any, Any, T], task_id: int, is_stopped: bool) -> T:
+    async def _call(self, coroutine: Coroutine[Any, Any, T], task_id: int, is_stopped: bool, keeps_tasks: bool) -> T:
         task = asyncio.current_task()
         self._task_id, self._task = task_id, task
         try:
@@ -59,7 +81,7 @@ class AsyncCalls:
             return await coroutine
         finally:
             self._task = None
-            left = asyncio.all_tasks() - {task}
+            left = set() if keeps_tasks else asyncio.all_tasks() - {task}
             for one in left:
                 one.cancel()
             if left:

@@ -9,6 +9,7 @@ import hashlib
 import io
 import pickle  # nosec B403 - a worker exists to run what its authenticated owner sent
 import traceback
+import types
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -58,7 +59,9 @@ def dump_value(value: Any, max_bytes: int) -> bytes:
             f"{where}: {type(error).__name__}: {error}"[:4096],
             asked=f"a {type(value).__module__}.{type(value).__qualname__}",
             found=short(found.part),
-            hint="return plain data, or write it to a file and return the path",
+            hint="client.stream(fn, ...) gives what a generator yields, one after another"
+            if isinstance(value, (types.GeneratorType, types.AsyncGeneratorType))
+            else "return plain data, or write it to a file and return the path",
             path=found.path,
         ) from None
     if len(data) > max_bytes:

@@ -48,9 +48,11 @@ from actorgrid.transports.task_frames import (
     ClientHello,
     Function,
     InputValue,
+    MoreItems,
     Recall,
     TaskFrame,
     encode_failure,
+    encode_item,
     encode_output,
     encode_recalled,
     encode_refused,
@@ -64,6 +66,7 @@ from .async_calls import AsyncCalls
 from .client_connection import ClientConnection
 from .environment import PYTHON
 from .function_call import TimeIsUp, describe_failure, dump_value
+from .item_stream import ItemGrants
 from .recall_watch import RecallWatch
 from .task_output import FLUSH_AFTER_S, TaskOutput
 
@@ -103,6 +106,7 @@ class Worker:
         self._timed = False
         self._is_late = False  # the coroutine that runs was cancelled because its time was up
         self._async = AsyncCalls()
+        self._grants = ItemGrants()
         self._secret: bytes = b""
         self._session = ""
         self._gpu_uuids: list[str] = []
@@ -236,6 +240,9 @@ class Worker:
         elif isinstance(message, CancelTask):
             client.cancel(message.task_id)
             self._async.stop(message.task_id)
+            self._grants.wake()
+        elif isinstance(message, MoreItems):
+            self._grants.grant(message.task_id, message.granted)
         elif isinstance(message, Recall):
             client.reply(encode_recalled(client.give_back()))
         else:
@@ -346,7 +353,7 @@ class Worker:
         call = RunningCall((self._session, task_id), task.timeout_s, client.cancelled)
         task_context.begins(call)
         if task.about is not None:
-            call.name, call.retries_left, call.parent = task.about
+            call.name, call.retries_left, call.parent, _ = task.about
         if task.attempt_number != 1:
             os.environ[ATTEMPT_NUMBER] = str(task.attempt_number)
         try:
@@ -358,10 +365,10 @@ class Worker:
             call.function_name = getattr(function, "__name__", "")
             if task.timeout_s is None:
                 value = function(*args, **kwargs)
-                if type(value) is CoroutineType:
-                    value = self._async.run(value, task_id, task_id in client.cancelled)
+                if type(value) is CoroutineType or task.about is not None:
+                    value = self._run_on(client, task, value)
             else:
-                value = self._call_timed(function, args, kwargs, task, client.cancelled)
+                value = self._call_timed(function, args, kwargs, client, task)
             data = dump_value(value, MAX_BODY_BYTES)
             client.inputs.made(task_id, data)
             reply = encode_success(task_id, data)
@@ -389,19 +396,50 @@ class Worker:
             return TaskCancelled("the task was asked to stop, and did"), None
         return describe_failure(error, task.timeout_s)
 
-    def _call_timed(self, function: Any, args: Any, kwargs: Any, task: TaskFrame, stopping: set[int]) -> Any:
+    def _call_timed(self, function: Any, args: Any, kwargs: Any, client: ClientConnection, task: TaskFrame) -> Any:
         timeout_s = float(task.timeout_s or 0.0)
         # Repeats, in case the user's code swallows the first; the C watchdog is for code that never comes back.
         self._timed = True
         signal.setitimer(signal.ITIMER_REAL, timeout_s, 1.0)
         faulthandler.dump_traceback_later(timeout_s + HANG_GRACE_S, exit=True, file=2)
         try:
-            value = function(*args, **kwargs)
-            if type(value) is CoroutineType:
-                return self._async.run(value, task.task_id, task.task_id in stopping)
-            return value
+            return self._run_on(client, task, function(*args, **kwargs))
         finally:
             self._stop_timer()
+
+    def _run_on(self, client: ClientConnection, task: TaskFrame, value: Any) -> Any:
+        """What a call gave, with a coroutine run to its end; of a stream, whose items are sent, how many there were."""
+        task_id = task.task_id
+        if type(value) is CoroutineType:
+            value = self._async.run(value, task_id, task_id in client.cancelled)
+        if task.about is None or not task.about.window:
+            return value
+        items = self._async.iterate(value, task_id) if hasattr(value, "__anext__") else iter(value)
+        count = 0
+        self._grants.begin(task_id, task.about.window)
+        try:
+            for item in items:
+                client.reply(encode_item(task_id, dump_value(item, MAX_BODY_BYTES)))
+                self.flush_replies()
+                count = self._grants.give()
+                self._await_grant(client, task_id)
+        finally:
+            close = getattr(items, "close", None)
+            if close is not None:
+                close()
+        return count
+
+    def _await_grant(self, client: ClientConnection, task_id: int) -> None:
+        """Wait until the client wants another item. Raises TaskCancelled when it wants none any more, or is gone."""
+        while self._client is client and client.failure is None and task_id not in client.cancelled:
+            if not self._grants.is_used_up:
+                return
+            for fd in self._grants.wait(client.socket, self._control):
+                if fd == self._control.fileno():
+                    self._read_control()
+                elif self._client is client:
+                    self._read_client(client)
+        raise TaskCancelled("nobody takes more of the stream")
 
     def _stop_timer(self) -> None:
         self._timed = False

@@ -81,6 +81,7 @@ def test_every_client_frame_comes_back_as_it_was_sent() -> None:
             task_frames.encode_task(9, fn_id, b"", None, 1, (), task_frames.TaskAbout("nightly", 2, "s.4")),
             task_frames.TaskFrame(9, fn_id, b"", None, 1, (), task_frames.TaskAbout("nightly", 2, "s.4")),
         ),
+        (task_frames.encode_more(7, 3), task_frames.MoreItems(7, 3)),
         (task_frames.encode_cancel(7), task_frames.CancelTask(7)),
         (task_frames.encode_recall(), task_frames.Recall()),
     ]:
@@ -98,6 +99,7 @@ def test_every_worker_frame_comes_back_as_it_was_sent() -> None:
             task_frames.Recalled([3, 1]),
         ),
         (task_frames.encode_success(1, b"v"), task_frames.Result(1, task_frames.OK, b"v")),
+        (task_frames.encode_item(1, b"v"), task_frames.StreamItem(1, b"v")),
         (task_frames.encode_output(1, "stderr", b"oh\n"), task_frames.Output(1, "stderr", b"oh\n")),
     ]:
         assert task_frames.parse_worker_frame(decoded(data)) == expected
@@ -149,12 +151,20 @@ def test_a_result_file_holds_value_or_error() -> None:
     "about",
     [
         {},
-        {"name": "x" * 201, "retries_left": 1, "parent": ""},
-        {"name": "", "retries_left": -1, "parent": ""},
-        {"name": "", "retries_left": 10**9, "parent": ""},
-        {"name": "", "retries_left": 1, "parent": b"s.1"},
+        {"name": "x" * 201, "retries_left": 1, "parent": "", "window": 0},
+        {"name": "", "retries_left": -1, "parent": "", "window": 0},
+        {"name": "", "retries_left": 10**9, "parent": "", "window": 0},
+        {"name": "", "retries_left": 1, "parent": b"s.1", "window": 0},
+        {"name": "", "retries_left": 1, "parent": "", "window": 10**6},
+        {"name": "", "retries_left": 1, "parent": ""},
     ],
 )
 def test_what_is_said_about_a_task_is_bounded(about: Any) -> None:
     with pytest.raises(MalformedBody):
         task_frames.parse_client_frame(["task", 1, b"0" * 16, b"", None, 1, [], about])
+
+
+@pytest.mark.parametrize("count", [0, -1, 10**6, "3"])
+def test_a_senseless_grant_is_malformed(count: Any) -> None:
+    with pytest.raises(MalformedBody):
+        task_frames.parse_client_frame(["more", 1, count])
