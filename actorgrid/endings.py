@@ -18,6 +18,14 @@ def how_it_ended(exit_code: int | None, number: int | None) -> str:
     return "gone" if exit_code is None else f"exit status {exit_code}"
 
 
+def for_want_of_memory(oom_kills: int) -> str:
+    """What the kernel's count says of an end by SIGKILL: ``, most likely for want of memory (...)``, or nothing."""
+    if not oom_kills:
+        return ""
+    killed = "a process" if oom_kills == 1 else f"{oom_kills} processes"
+    return f", most likely for want of memory (the kernel killed {killed} of this host for that meanwhile)"
+
+
 def signal_name(number: int) -> str:
     """A signal's name: ``SIGKILL`` for 9; for one without a name, ``signal 44``."""
     try:

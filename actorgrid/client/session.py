@@ -21,7 +21,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from actorgrid.configs.balancing_policy import BalancingPolicy
-from actorgrid.endings import how_it_ended, last_lines
+from actorgrid.endings import for_want_of_memory, how_it_ended, last_lines
 from actorgrid.errors import (
     ActorError,
     ActorGridError,
@@ -419,7 +419,11 @@ class _Loss:
 def _with_ending(error: WorkerLost, ending: dict[str, Any]) -> WorkerLost:
     """The loss with the signal or exit code, and the last that the worker said."""
     code, number, stderr = ending.get("exit_code"), ending.get("signal"), str(ending.get("stderr") or "")
-    how = "killed together with its shim" if ending.get("reason") == "shim" else how_it_ended(code, number)
+    how = how_it_ended(code, number) + for_want_of_memory(int(ending.get("oom_kills") or 0))
+    if ending.get("reason") == "shim":
+        how = "killed together with its shim"
+    elif ending.get("reason") == "memory":
+        how = "killed for using more memory than it asked for (memory=)"
     said = last_lines(stderr)
     hint = error.hint
     if number == signal.SIGKILL or ending.get("reason") in ("shim", "memory"):

@@ -119,6 +119,7 @@ class FunctionShim(Shim):
             return "it has been begun before"
         self._call = _Call(directory, spec, lock, time.time())
         self._served += 1
+        self._oom_kills.begin()
         self._renew(deadline)
         for stream, file in zip(self._streams, files, strict=True):
             stream.redirect(file, spec["max_output_bytes"])

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from actorgrid.endings import how_it_ended, last_lines
+from actorgrid.endings import for_want_of_memory, how_it_ended, last_lines
 from actorgrid.errors import ActorGridError, MemoryLimitExceeded, TaskCancelled, TaskFailed, TaskTimedOut, WorkerLost
 from actorgrid.transports.task_frames import JobResult
 
@@ -135,7 +135,8 @@ def _judge_exit(
     elif spec["kind"] == "command" and code == 0:
         return "succeeded", True, None
     what = "the worker" if spec["kind"] == "function" else "the command"
-    how = f"was {how_it_ended(None, number)}" if number is not None else f"left with status {code}"
+    scarce = for_want_of_memory(int(status.get("oom_kills") or 0))
+    how = f"was {how_it_ended(None, number)}{scarce}" if number is not None else f"left with status {code}"
     missing = " without a result" if spec["kind"] == "function" else ""
     stderr = stderr_tail[-STDERR_TAIL_BYTES:].decode("utf-8", "replace")
     error = TaskFailed(

@@ -17,7 +17,8 @@ The status it leaves (``status.msgpack``)::
 
     reason       exited | cancelled | preempted | stopped | timed_out | memory | isolated | refused (never started)
     exit_code, signal (None where it does not apply), error (text, for refused), started_at, ended_at,
-    max_rss_bytes, cpu_s, dropped {stdout, stderr} bytes, result_bytes, isolated_s
+    max_rss_bytes, cpu_s, dropped {stdout, stderr} bytes, result_bytes, isolated_s,
+    oom_kills (of the host meanwhile, after SIGKILL)
 
 The agent learns of the end by the socket closing, and then reads the status.
 """
@@ -60,6 +61,7 @@ from .groups import FreezerGroup, KillGroup, group_name
 from .guard import GuardLink, SharedDeadline
 from .limits import limit_process, writable_cgroup
 from .linux import MARK_HOST, BootTimer, adopt_orphans, boot_seconds, close_all_but, die_with_parent, mark
+from .oom_kills import OomKillsSince
 from .output import FULL_DISK_RETRY_S, OutputStream
 from .pid_namespace import Init
 from .pid_namespace import enter as enter_pid_namespace
@@ -109,6 +111,7 @@ class Shim:
         self._timeout_at = float("inf")
         self._memory_bytes: int = spec["memory_bytes"]
         self._memory_check_at = 0.0
+        self._oom_kills = OomKillsSince()
         self._kill_at = float("inf")
         self._reason = ""
         self._status: int | None = None
@@ -450,12 +453,9 @@ class Shim:
         draft = worker_draft(directory.result)
         if not self._late and draft.exists():
             draft.rename(directory.result)
-        code = signal_number = None
         status = self._status or 0
-        if os.WIFSIGNALED(status):
-            signal_number = os.WTERMSIG(status)
-        else:
-            code = os.WEXITSTATUS(status)
+        signal_number = os.WTERMSIG(status) if os.WIFSIGNALED(status) else None
+        code = os.WEXITSTATUS(status) if signal_number is None else None
         if self._error and self._reason == "exited":
             self._reason = "refused"
         max_rss_bytes, cpu_s = self._use()
@@ -463,6 +463,7 @@ class Shim:
             "reason": self._reason or "exited",
             "exit_code": code,
             "signal": signal_number,
+            "oom_kills": self._oom_kills.count if signal_number == signal.SIGKILL else 0,
             "error": self._error,
             "started_at": started_at,
             "ended_at": time.time(),
@@ -505,6 +506,7 @@ class Shim:
                 if isinstance(self._group, KillGroup) and memory_bytes:
                     self._group.limit_memory(memory_bytes)
             case ["worker", list(inner)] if self._worker is not None:
+                self._oom_kills.begin()  # of a pool's worker, each session begins anew
                 self._look_at_clock()
                 if not self._late and not self._worker.tell(encode_frame(inner)):
                     self._stop("stopped", 0.0)  # it has not read for very long

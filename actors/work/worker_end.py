@@ -25,11 +25,13 @@ class WorkerEnding(TypedDict):
     """Of the shim's status: exited, memory, isolated, ...; ``shim`` when the shim was killed, too; else empty."""
     exit_code: int | None
     signal: int | None
+    oom_kills: int
+    """Of one that SIGKILL ended: how many processes of its host the kernel killed for want of memory meanwhile."""
     stderr: str
     """The last of what it wrote to descriptor 2 under that lease, at most 2 KiB."""
 
 
-UNKNOWN: WorkerEnding = {"ended": False, "reason": "", "exit_code": None, "signal": None, "stderr": ""}
+UNKNOWN: WorkerEnding = {"ended": False, "reason": "", "exit_code": None, "signal": None, "oom_kills": 0, "stderr": ""}
 
 
 def ending_of(workers_dir: Path, worker_id: str, lease_id: str) -> WorkerEnding:
@@ -58,6 +60,7 @@ def ending_of(workers_dir: Path, worker_id: str, lease_id: str) -> WorkerEnding:
         "reason": str(status.get("reason", "")),
         "exit_code": status.get("exit_code"),
         "signal": status.get("signal"),
+        "oom_kills": int(status.get("oom_kills") or 0),
         "stderr": said.decode("utf-8", "replace"),
     }
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from actorgrid.endings import LAST_CHARS, how_it_ended, last_lines
+from actorgrid.endings import LAST_CHARS, for_want_of_memory, how_it_ended, last_lines
 from actorgrid.errors import ActorGridError, TaskTimedOut, error_from_dict
 
 
@@ -31,3 +31,11 @@ def test_a_time_limit_is_the_timeout_that_python_knows() -> None:
     error = error_from_dict(TaskTimedOut("too long", asked="2 s", hint="more").to_dict())
     assert isinstance(error, TimeoutError) and isinstance(error, ActorGridError)
     assert str(error) == "too long; asked: 2 s; try: more"
+
+
+def test_an_end_by_sigkill_names_the_want_of_memory_that_the_kernel_counted() -> None:
+    assert for_want_of_memory(0) == ""
+    assert for_want_of_memory(1).startswith(
+        ", most likely for want of memory (the kernel killed a process of this host"
+    )
+    assert "3 processes" in for_want_of_memory(3)

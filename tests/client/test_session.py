@@ -366,3 +366,19 @@ def test_a_session_on_a_machine_that_is_no_host_says_what_to_do_instead(host: St
     with pytest.raises(NotSupported, match="durable=True"):
         client.submit(refuse_odd, 2).result(30)
     wait_until(lambda: not host.leases)
+
+
+def test_a_poisoned_task_is_given_up_after_its_retries_and_harms_no_other(client: Client, tmp_path: Path) -> None:
+    def poisoned(folder: str) -> None:
+        Path(folder, str(os.getpid())).touch()
+        os.kill(os.getpid(), signal.SIGSEGV)
+
+    good = [client.submit(divmod, number, 7) for number in range(200)]
+    poison = client.submit(poisoned, str(tmp_path), retries=2)
+    good += [client.submit(divmod, number, 7) for number in range(200, 400)]
+    with pytest.raises(WorkerLost, match="no retry is left"):
+        poison.result(60)
+    assert len(os.listdir(tmp_path)) == 3, "each try met another worker, and there was no fourth"
+    assert [future.result(60) for future in good] == [divmod(number, 7) for number in range(400)]
+    assert list(client.map(abs, range(20))) == list(range(20)), "and the workers of now go on"
+    assert len(os.listdir(tmp_path)) == 3

@@ -75,3 +75,15 @@ def test_tasks_that_fill_the_host_each_lend_to_their_own(make_agent: Callable[..
     half = whole_of(client) / 2
     futures = [client.submit(waits_for_squares, half, cpus=half) for _ in range(6)]
     assert [future.result(120) for future in futures] == [[0, 1, 4, 9]] * 6
+
+
+def descend(depth: int) -> int:
+    """Waits for one more of its kind, down to the bottom."""
+    if depth == 0:
+        return 0
+    with actorgrid.connect() as client:
+        return 1 + int(client.submit(descend, depth - 1).result())
+
+
+def test_tasks_wait_for_each_other_fifty_deep(make_agent: Callable[..., Agent]) -> None:
+    assert make_agent().start().client().submit(descend, 50).result(300) == 50

@@ -14,6 +14,7 @@ from actorgrid.actors.work.environment import device_variables, enforcement, pas
 from actorgrid.actors.work.groups import KillGroup
 from actorgrid.actors.work.housekeeping import RoundRobin, old_attempts, old_blobs, remove_attempts, remove_blobs
 from actorgrid.actors.work.limits import writable_cgroup
+from actorgrid.actors.work.oom_kills import OomKillsSince, oom_kills
 from actorgrid.actors.work.outcomes import outcome_of, retry_delay_s
 from actorgrid.actors.work.output import OutputStream
 from actorgrid.errors import BadRequest, TaskFailed
@@ -201,3 +202,24 @@ def test_a_memory_group_is_made_where_the_kernel_hands_the_controller_down(tmp_p
 def test_no_memory_group_without_the_controller(tmp_path: Path) -> None:
     assert writable_cgroup(cgroup_root(tmp_path, "cpu\n")[0]) is None
     assert writable_cgroup(tmp_path / "nothing") is None
+
+
+def test_an_end_by_sigkill_tells_of_the_kernels_kills_for_want_of_memory() -> None:
+    told = outcome_of(SPEC, {"reason": "exited", "exit_code": None, "signal": 9, "oom_kills": 2}, b"", None)
+    assert "SIGKILL (signal 9), most likely for want of memory" in told["error"]["message"]
+    alone = outcome_of(SPEC, {"reason": "exited", "exit_code": None, "signal": 9, "oom_kills": 0}, b"", None)
+    assert "memory" not in alone["error"]["message"]
+
+
+def test_the_kernels_count_of_such_kills_is_read_where_it_is(tmp_path: Path) -> None:
+    vmstat = tmp_path / "vmstat"
+    assert oom_kills(vmstat) is None
+    vmstat.write_text("pgfault 12\noom_kill 7\ndrop_pagecache 0\n")
+    assert oom_kills(vmstat) == 7
+    since = OomKillsSince(vmstat)
+    vmstat.write_text("pgfault 12\noom_kill 9\n")
+    assert since.count == 2
+    since.begin()
+    assert since.count == 0
+    vmstat.write_text("pgfault 12\noom_kill many\n")
+    assert oom_kills(vmstat) is None and since.count == 0
