@@ -4,12 +4,38 @@ from __future__ import annotations
 
 from typing import Any
 
+from actorgrid.errors import ActorGridError
+
 from .host_health import HostHealthClient
 from .http import segment
+
+GLANCE_S = 1.0
+"""How long a notebook's card waits for the host."""
 
 
 class ClusterViewClient(HostHealthClient):
     """What a client may ask and set of the cluster as a whole; part of :class:`Client`."""
+
+    def _repr_html_(self) -> str:
+        """What a notebook shows: the cluster as it is now, or that it does not answer within a second."""
+        from .html_cards import card
+
+        if self.http.closed:
+            return card("Client", [("host", self.http.url)], "closed", "over")
+        try:
+            seen = self.http.get("/api/cluster", timeout_s=GLANCE_S)
+        except ActorGridError as error:
+            return card("Client", [("host", self.http.url), ("found", error.message)], "out of reach", "bad")
+        used, all_of_it = seen["gpu_allocated_milli"] / 1000, seen["gpu_capacity_milli"] / 1000
+        live = [f"{seen['jobs'][state]} {state}" for state in ("queued", "running") if seen["jobs"].get(state)]
+        rows = [
+            ("host", self.http.url),
+            ("hosts", seen["hosts"]),
+            ("GPUs in use", f"{used:g} of {all_of_it:g}" if all_of_it else ""),
+            ("jobs", ", ".join(live)),
+            ("problems", "; ".join(seen["problems"])),
+        ]
+        return card("Client", rows, *(("ready", "good") if seen["ready"] else ("not ready", "bad")))
 
     def cluster(self) -> dict[str, Any]:
         """Counts and figures of the whole."""

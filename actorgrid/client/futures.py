@@ -77,6 +77,26 @@ class LazyFuture(Future[T]):
         result: Any = self._result
         return self._exception is not None or (type(result) is _Undecoded and result.failed is True)
 
+    def _repr_html_(self) -> str:
+        """What a notebook shows. Unpickles nothing and waits for nothing."""
+        from .html_cards import card
+
+        error = self._exception
+        return card(type(self).__name__, [*self._facts(), ("error", error and repr(error))], *self._looks())
+
+    def _facts(self) -> list[tuple[str, object]]:
+        return []
+
+    def _looks(self) -> tuple[str, str]:
+        if self.cancelled():
+            return "cancelled", "over"
+        if not self.done():
+            return ("running" if self.running() else "waiting"), "busy"
+        result: Any = self._result
+        if type(result) is _Undecoded and result.failed is None:
+            return "ended", "over"
+        return ("failed", "bad") if LazyFuture.says_failed(self) else ("done", "good")
+
     def is_unfolded(self) -> bool:
         """Whether its value was asked for already, and so is an object of this process."""
         return self._state == _FINISHED and type(self._result) is not _Undecoded
@@ -275,6 +295,10 @@ class TaskFuture(LazyFuture[T]):
             return self._owner.kill(self)
         return self._owner.ask_to_stop(self) if cooperative else self._owner.take_back(self)
 
+    def _facts(self) -> list[tuple[str, object]]:
+        call = self.call
+        return [("function", getattr(getattr(call, "code", None), "name", ""))]
+
     def running(self) -> bool:
         """Whether a worker has started it, as far as is known here."""
         return self._state == _PENDING and self._owner.has_started(self)
@@ -342,6 +366,13 @@ class JobFuture(LazyFuture[T]):
         if self.done():
             return self.cancelled()
         return self._cancel(self.job_id)
+
+    def _facts(self) -> list[tuple[str, object]]:
+        return [("job", self.job_id), ("name", self.name)]
+
+    def _looks(self) -> tuple[str, str]:
+        # Whether it has started only the host knows.
+        return super()._looks() if self.done() else ("not done", "busy")
 
     def __repr__(self) -> str:
         return f"<JobFuture {self.job_id} {self.name!r} {self._state.lower()}>"

@@ -154,6 +154,13 @@ class LocalCluster:
     def __repr__(self) -> str:
         return f"<LocalCluster {getattr(self, 'url', 'not up')}{' closed' if self._closed else ''}>"
 
+    def _repr_html_(self) -> str:
+        """What a notebook shows."""
+        from .html_cards import card
+
+        rows = [("host", getattr(self, "url", "")), ("agent's pid", self.pid), ("directory", self.data_dir)]
+        return card("LocalCluster", rows, *(("closed", "over") if self._closed else ("up", "good")))
+
     # -- the thread that is the agent's parent
 
     def _run(self, command: list[str]) -> None:

@@ -312,6 +312,11 @@ def test_allocations_show_who_holds_what(client: Client) -> None:
     assert len(held) == 1 and held[0]["gpu_milli"] == 500
 
 
+def test_a_notebook_shows_cluster_and_client(cluster: LocalCluster, client: Client) -> None:
+    assert client.url in cluster._repr_html_() and ">up<" in cluster._repr_html_()
+    assert ">ready<" in client._repr_html_() and " of 8<" in client._repr_html_()
+
+
 # -- the cluster's own life
 
 
