@@ -69,6 +69,10 @@ class CausalContext:
         """The version vector: for each replica, the counter up to which all dots are in. Not to be changed."""
         return self._vector
 
+    def beyond(self, replica: Replica) -> frozenset[int]:
+        """The counters of a replica that are in beyond a gap."""
+        return frozenset(self._cloud.get(replica, ()))
+
     def next_dot(self, replica: Replica) -> Dot:
         """The dot of *replica*'s next event; only the replica itself may ask."""
         counter = self._vector.get(replica, 0)
@@ -99,6 +103,29 @@ class CausalContext:
             for replica, beyond in list(other._cloud.items()):
                 for counter in list(beyond):
                     self.add((replica, counter))
+
+    def discard(self, dot: Dot) -> None:
+        """Take one dot out, if it is in: for dots of which nobody need be told any more (``retirement``)."""
+        replica, counter = dot
+        highest = self._vector.get(replica, 0)
+        if counter <= highest:
+            beyond = self._cloud.setdefault(replica, set())
+            beyond.update(range(counter + 1, highest + 1))
+            if counter > 1:
+                self._vector[replica] = counter - 1
+            else:
+                del self._vector[replica]
+        elif replica in self._cloud:
+            self._cloud[replica].discard(counter)
+        if not self._cloud.get(replica, True):
+            del self._cloud[replica]
+
+    def restrict(self, replica: Replica, counters: Iterable[int]) -> bool:
+        """Make *counters* all that is in of a replica; whether it was anything else."""
+        before = self._vector.pop(replica, 0), self._cloud.pop(replica, None)
+        for counter in sorted(counters):
+            self.add((replica, counter))
+        return before != (self._vector.get(replica, 0), self._cloud.get(replica))
 
     def copy(self) -> CausalContext:
         """An independent copy; costs one pass over replicas and gaps."""

@@ -26,6 +26,7 @@ from .dotted import Dotted, MVRegister
 from .lww import LWWRegister
 from .ormap import ORMap
 from .plain import decode_value, encode_value
+from .retirement import folded_place, folds_of
 from .types import TYPES
 
 MARK = b"\0actorgrid.until"
@@ -98,6 +99,21 @@ def totals(counter: GCounter | PNCounter) -> Counted:
         (counter.kind, (host, epoch)): (amounts[0], amounts[1] if len(amounts) > 1 else 0)
         for (host, epoch), *amounts in counter._body()
     }
+
+
+def aligned(one: Counted, other: Counted) -> tuple[Counted, Counted]:
+    """Both by the same names: one may be from before origins of a host were retired, and the other from after."""
+    folds = folds_of(replica for _kind, replica in (*one, *other))
+    return (_folded(one, folds), _folded(other, folds)) if folds else (one, other)
+
+
+def _folded(counted: Counted, folds: dict[str, int]) -> Counted:
+    found: Counted = {}
+    for (kind, replica), (up, down) in counted.items():
+        place = kind, folded_place(replica, folds)
+        more_up, more_down = found.get(place, (0, 0))
+        found[place] = up + more_up, down + more_down
+    return found
 
 
 def shown(kinds: dict[str, Crdt], now_us: int) -> Shown | None:
@@ -177,7 +193,8 @@ def _shown_counter(state: GCounter | PNCounter, counted: Counted) -> Shown | Non
     if not counted:
         return Shown(state.kind, state.plain)
     total, moved = 0, False
-    for place, (up, down) in totals(state).items():
+    counts, counted = aligned(totals(state), counted)
+    for place, (up, down) in counts.items():
         seen_up, seen_down = counted.get(place, (0, 0))
         total += max(0, up - seen_up) - max(0, down - seen_down)
         moved = moved or up > seen_up or down > seen_down

@@ -14,7 +14,7 @@ from .causal import Replica
 from .counters import GCounter, PNCounter
 from .crdt import Crdt
 from .dotted import Dotted, MVRegister
-from .lifetimes import TTL_MAX_S, Counted, check_unmarked, counted_of, removed_at, shown, totals, with_end
+from .lifetimes import TTL_MAX_S, Counted, aligned, check_unmarked, counted_of, removed_at, shown, totals, with_end
 from .lww import LWWRegister, Stamp
 from .messages import Mutate
 from .ormap import ORMap
@@ -120,7 +120,8 @@ def _delete(kinds: dict[str, Crdt], me: Replica, now_us: int) -> list[bytes]:
     register = kinds.get(LWWRegister.kind)
     if register is None and not counted and empties:
         return deltas  # registers of several values are gone with their values
-    for place, (up, down) in counted_of(register).items():
+    counted, before = aligned(counted, counted_of(register))
+    for place, (up, down) in before.items():
         more_up, more_down = counted.get(place, (0, 0))
         counted[place] = max(up, more_up), max(down, more_down)
     if not isinstance(register, LWWRegister):

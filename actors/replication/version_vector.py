@@ -29,9 +29,10 @@ def new_epoch(incarnation: int, chance: int) -> int:
     """What tells this opening from all others of the host: *chance* is 31 bits of dice.
 
     The incarnation alone would not do: it is the same for a server that is restarted within one start of its agent
-    after its directory was moved away, and a backup of the whole data directory sets it back.
+    after its directory was moved away, and a backup of the whole data directory sets it back. No opening has the chance
+    0: an epoch without chance stands for all openings of earlier incarnations together (``retirement``).
     """
-    return (incarnation & 0xFFFF_FFFF) << EPOCH_BITS | chance & 0x7FFF_FFFF
+    return (incarnation & 0xFFFF_FFFF) << EPOCH_BITS | (chance & 0x7FFF_FFFF or 1)
 
 
 def vector_hash(vector: Mapping[Replica, int]) -> bytes:
