@@ -201,6 +201,17 @@ class MaintenanceAnswer(TypedDict):
     """Whether one was open before."""
 
 
+class RetirementAnswer(TypedDict):
+    """Openings of the shared state that were retired."""
+
+    host: str
+    """Whose."""
+    floor: int
+    """Those of earlier incarnations."""
+    level: int
+    """The number of the retirement."""
+
+
 class CredentialAnswer(TypedDict):
     """A join token or API key that was made."""
 

@@ -33,6 +33,7 @@ from actorgrid.supervisors.server import Server, handles
 from .command import UNSTAMPED, Command
 from .messages import Applied, JobsWanted, LedgerSnapshot, Propose, Proposed, Query, Subscribe
 from .recovery_records import HostRecoveryRecord
+from .retirement_records import RetirementRecord
 from .tables.job_table import JobTable
 from .tables.jobs import BEGUN, QUEUED
 
@@ -84,6 +85,7 @@ class LedgerClient:
         self.api_keys: dict[str, ApiKeyRecord] = {}
         self.trust: dict[str, TrustRecord] = {}
         self.recoveries: dict[str, HostRecoveryRecord] = {}
+        self.retirements: dict[str, RetirementRecord] = {}
         self.leader: str | None = None
         self.leads = False
         self.absent: dict[str, float] = {}
@@ -153,6 +155,7 @@ class LedgerClient:
             "api_key": self.api_keys,
             "trust": self.trust,
             "recovery": self.recoveries,
+            "retirement": self.retirements,
         }
 
     async def reached(self, index: int, within_s: float = REACH_S) -> None:
@@ -273,6 +276,7 @@ class LedgerClient:
         self.quotas, self.members = snapshot.quotas, snapshot.members
         self.join_tokens, self.api_keys = snapshot.join_tokens, snapshot.api_keys
         self.trust, self.recoveries = snapshot.trust, snapshot.recoveries
+        self.retirements = snapshot.retirements
         self._homes = self._by_kind()
         self.leader, self.leads, self.absent = snapshot.leader, snapshot.leads, snapshot.absent
         self.index, self.term, self.epoch = snapshot.index, snapshot.term, snapshot.epoch

@@ -79,6 +79,7 @@ from .tables.members import Members
 from .tables.quotas import Quotas
 from .tables.recoveries import Recoveries
 from .tables.removal import Removal
+from .tables.retirements import Retirements
 from .tables.sessions import Sessions
 from .tables.trust import Trust
 
@@ -135,6 +136,8 @@ class Ledger:
         self._gossip_keys = GossipKeys(self._members, lambda *told: self._changed("gossip_key", *told))
         self._recoveries = Recoveries(self._hosts, lambda *told: self._changed("recovery", *told))
         self.recoveries = self._recoveries.records
+        self._retirements = Retirements(self._members, self._hosts, lambda *told: self._changed("retirement", *told))
+        self.retirements = self._retirements.records
         forget = (self._trust.forget, self._recoveries.forget)
         self._removal = Removal(self._members, self._hosts, self._given, self._attempts, forget)
         self.removed = self._members.removed
@@ -161,6 +164,7 @@ class Ledger:
             self._api_keys,
             self._recoveries,
             self._gossip_keys,
+            self._retirements,
         )
 
     # -- entries
@@ -266,6 +270,7 @@ class Ledger:
             "trust": list(self.trust.items()),
             "sessions": self._sessions.dump(),
             "recoveries": list(self.recoveries.values()),
+            "retirements": list(self.retirements.values()),
         }
         return encode({**self._rest(), "index": self.index}, sections)
 
@@ -303,6 +308,7 @@ class Ledger:
                 "trust": self.trust,
                 "session": self._sessions.answers,
                 "recovery": self.recoveries,
+                "retirement": self.retirements,
             }
         )
 
@@ -339,6 +345,7 @@ class Ledger:
         ledger._gossip_keys.load(header)
         ledger._trust.load(sections.get("trust", []))
         ledger._recoveries.load(sections.get("recoveries", []))
+        ledger._retirements.load(sections.get("retirements", []))
         ledger._given.load(sections.get("allocations", []))
         ledger._digest = ledger._new_digest()
         return ledger
@@ -376,6 +383,7 @@ class Ledger:
             api_keys=dict(self.api_keys),
             trust=dict(self.trust),
             recoveries=dict(self.recoveries),
+            retirements=dict(self.retirements),
         )
 
     # -- terms, settings

@@ -56,6 +56,7 @@ from .membership import (
     RotateGossipKey,
 )
 from .recovery import BeginRecovery, EndRecovery, SetMaintenance
+from .shared_state import FINALS_MAX, RETIREMENT_SINCE, RetireOrigins
 from .tokens import (
     CreateApiKey,
     CreateJoinToken,
@@ -72,8 +73,10 @@ from .trust import (
 )
 
 __all__ = [
+    "FINALS_MAX",
     "LIMITS_SINCE",
     "MEMBERSHIP_SINCE",
+    "RETIREMENT_SINCE",
     "AcquireLock",
     "AddMember",
     "AllowAbsence",
@@ -110,6 +113,7 @@ __all__ = [
     "RenewLock",
     "ReportTrust",
     "RequestCertificate",
+    "RetireOrigins",
     "RevokeApiKey",
     "RevokeJoinToken",
     "RotateGossipKey",

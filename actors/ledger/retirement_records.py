@@ -1,0 +1,24 @@
+"""What the ledger keeps of the shared state: which openings of its store are gone for good, by host.
+
+Plain maps of JSON values, as in ``record_types.py``.
+"""
+
+from __future__ import annotations
+
+from typing import TypedDict
+
+INCARNATION_GONE = 2**32 - 1
+"""The floor of a host that is no member any more: all of its openings are gone."""
+
+
+class RetirementRecord(TypedDict):
+    """Of one host: all that its openings below a floor ever wrote is held by every member."""
+
+    host_id: str
+    """Its id; it need be no member any more."""
+    floor: int
+    """Openings of earlier incarnations are retired."""
+    level: int
+    """The number of this retirement among those of all hosts, from 1."""
+    finals: list[list[int]]
+    """Of the openings that this retirement took since the one before, each (incarnation, chance, last sequence)."""
