@@ -20,5 +20,8 @@ class RetirementRecord(TypedDict):
     """Openings of earlier incarnations are retired."""
     level: int
     """The number of this retirement among those of all hosts, from 1."""
+    base: int
+    """The level at which all members told what they hold. Who has not come so far cannot know by the finals alone
+    whether it has all: those of earlier retirements are not kept."""
     finals: list[list[int]]
-    """Of the openings that this retirement took since the one before, each (incarnation, chance, last sequence)."""
+    """Of the openings that are retired with it, and were not at the base, each (incarnation, chance, last sequence)."""

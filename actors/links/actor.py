@@ -20,7 +20,7 @@ from ..consensus.member_links import addresses_of, refusal
 from ..ledger.client import LedgerClient, LedgerFollower
 from ..ledger.messages import Applied, LedgerSnapshot, Query
 from ..membership.messages import StateCame
-from ..replication.messages import MembersNow, PacketCame
+from ..replication.messages import MembersNow, PacketCame, RetirementFound
 from ..security.messages import MaterialChanged
 from ..security.peer_identity import peer_identity
 from ..work.attempt_dir import RESULT_FILE_BYTES_MAX
@@ -40,6 +40,7 @@ from .messages import (
 from .payloads import Payloads
 from .pieces import Fields, check_digest, pack, unpack, unpack_fields
 from .relays import WORKER, Relays
+from .retirements import command_of, openings_of
 from .services import Services
 
 FETCH_S = 30.0
@@ -48,6 +49,8 @@ SPREAD_S = 30.0
 AGAIN_S = 0.1
 REPAIR_S = 2.0
 LOOK_S = 20.0
+RETIRE_S = 8.0
+"""For the ledger to take a retirement: less than until the next look for one."""
 CALLS = "calls"
 SHARED_STATE, MEMBERSHIP = "state", "membership"
 """The targets of casts: packets of the shared state, and full states of membership."""
@@ -126,7 +129,7 @@ class Links(LedgerFollower):
             if kind == "member":
                 self._net.drop_refused()
                 self._tell_members()
-            elif kind == "absent":
+            elif kind in ("absent", "retirement"):
                 self._tell_members()
             elif kind == "job" and record is not None and not record["attempts"]:
                 self._payloads.job(record)
@@ -188,7 +191,16 @@ class Links(LedgerFollower):
         if self._ledger.members:
             members = self._ledger.members
             sites = {host_id: member["site"] for host_id, member in members.items() if member.get("site")}
-            self.cast("distributed_state", MembersNow(tuple(sorted(members)), sites, frozenset(self._ledger.absent)))
+            away, retired = frozenset(self._ledger.absent), openings_of(self._ledger.retirements)
+            self.cast("distributed_state", MembersNow(tuple(sorted(members)), sites, away, retired))
+
+    @handles(RetirementFound)
+    async def _retirement_found(self, message: RetirementFound) -> None:
+        """Propose it; what is refused, as another was first or a member is of an older version, is found again."""
+        try:
+            await self._ledger.propose(command_of(message.openings, self.host.host_id), RETIRE_S)
+        except ActorGridError as error:
+            self.log.debug("openings of host %s are not retired yet: %s", message.openings.host_id, error)
 
     def _take_stream(self, stream: Stream) -> None:
         if stream.target != WORKER:

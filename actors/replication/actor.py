@@ -45,6 +45,7 @@ from .messages import (
     ReadChanges,
     ReadPrefix,
     ReadUsage,
+    RetirementFound,
     StateUsage,
     UnwatchPrefix,
     WatchPrefix,
@@ -251,7 +252,7 @@ class DistributedState(Server):
             "watches": len(self._watchers),
         }
         if replica is not None:
-            described |= gossip_status(replica.gossip)
+            described |= gossip_status(replica)
         return described
 
     # -- mutating
@@ -267,7 +268,7 @@ class DistributedState(Server):
             store.reserve(2 * value_bytes + 4096)
         elif request.operation == "delete":
             store.reserve(2 * self._view.usage.size(request.key) + 4096)
-        deltas = apply_mutation(kinds, request, self._me(), self._now_us())
+        deltas = apply_mutation(kinds, request, self._live().me, self._now_us())
         answer = self._answer(request, kinds)
         if not deltas:
             return answer, None
@@ -307,7 +308,7 @@ class DistributedState(Server):
                     if not self._view.has(request.key):
                         fresh.add(request.key)
                     self._growth.check(request, kinds, size, len(fresh), self.runtime.monotonic())
-                deltas = apply_mutation(kinds, request, self._me(), now_us)
+                deltas = apply_mutation(kinds, request, self._live().me, now_us)
             except ActorGridError as error:
                 if not isinstance(error, StorageError):
                     error.message = f"mutation {number} of the batch: {error.message}"
@@ -430,6 +431,11 @@ class DistributedState(Server):
         self._flush()
         if self._failure is None and (self._members_known or self.host.enrolment is None):
             self._figures["forgotten"] += self._forgetting.look(replica, self._view, self._now_us())
+        if self._members_known and self.host.enrolment is not None:
+            sends, found = replica.look_for_retired()
+            self._cast(sends)
+            for openings in found:
+                self.cast("links", RetirementFound(openings))
 
     def _guard(self, work: Callable[[], None]) -> None:
         """Do disk *work*; if it leaves the disk in doubt, this server is down from here on."""
@@ -461,6 +467,8 @@ class DistributedState(Server):
         self._members_known = True
         if self._replica is not None:
             self._replica.set_members(message.host_ids, message.sites, message.away)
+            if self._failure is None:
+                self._cast(self._durably(lambda: self._live().learn(message.retired)) or [])
             self._look_at_majorities()
             self._traffic.keep_only(message.host_ids)
 
@@ -576,9 +584,6 @@ class DistributedState(Server):
 
     def _clocks(self) -> tuple[int, int]:
         return time.time_ns() // 1000, int(self.runtime.boottime() * 1e6)
-
-    def _me(self) -> Replica:
-        return self._live().me
 
     def _ready(self) -> StateStore:
         """The store. Raises why it is down; a full disk may have room again."""

@@ -31,10 +31,12 @@ from .exchange import (
     Peer,
     Send,
     TakeDeltas,
+    TakeLevel,
     TakeNewEpoch,
     TakeState,
     TakeVector,
 )
+from .fresh import FreshDeltas
 from .key_tree import KeyTree
 from .packets import (
     Ack,
@@ -44,7 +46,6 @@ from .packets import (
     Descend,
     Digest,
     Fragment,
-    Kind,
     Listing,
     Message,
     States,
@@ -52,11 +53,11 @@ from .packets import (
     decode_message,
     encode,
     fragments,
-    is_of_kind,
 )
 from .peer_choice import PeerChoice
+from .retirement import NOBODY, RetiredOrigins, same_as_told
 from .types import DELTAS, Crdt, decode_foreign, first_ahead
-from .version_vector import MAX_ORIGINS, Vector, lag, missing_deltas, vector_hash
+from .version_vector import MAX_ORIGINS, Vector, lag, vector_hash
 from .walk import Walk, answer_descend, answer_listing
 
 
@@ -74,9 +75,14 @@ class AntiEntropy:
         limits: GossipLimits,
     ) -> None:
         self.me = me
+        """Under which name the next local delta is made; nothing may be staged when it changes."""
         self.vector: Vector = dict(vector)
         """What is durable here. Not to be changed."""
         self.limits = limits
+        self.retired = NOBODY
+        """Origins of which nothing is counted here any more. Not to be changed."""
+        self.known = NOBODY
+        """The same as the ledger has it: whoever is not so far takes no deltas of theirs, only states."""
         self.members: frozenset[str] = frozenset((me[0],))
         self.choice = PeerChoice(me[0], dice, limits)
         self.peers: dict[str, Peer] = {}
@@ -86,18 +92,15 @@ class AntiEntropy:
         self._states_held = states
         self._dice = dice
         self._assembly = Assembly(limits.partial_peers, limits.patience_rounds)
-        self._log = DeltaLog(limits.log_bytes)
+        self.log = DeltaLog(limits.log_bytes)
         for row in rows:
             if row.sequence <= self.vector.get(row.origin, 0):
-                self._log.add(row)
+                self.log.add(row)
         self._staged: Vector = {}
         self._rows: list[list[DottedDelta]] = []
         """What is staged, in runs of one origin."""
         self._acks: dict[str, dict[Replica, None]] = {}
-        self._fresh: dict[Replica, int] = {}
-        self._fresh_afar: dict[Replica, int] = {}
-        # Origins of what came from other sites: here nobody but us may have it.
-        self._crossed: set[Replica] = set()
+        self._fresh = FreshDeltas()
         self._hash: bytes | None = None
         self._walk: Walk | None = None
         self._message = 0
@@ -118,9 +121,19 @@ class AntiEntropy:
         """The dot of the last local delta."""
         return self.me, self._held(self.me)
 
-    def change_origin(self, me: Replica) -> None:
-        """Mutate as *me* from here on. Nothing may be staged."""
-        self.me = me
+    def retire(self, retired: RetiredOrigins, known: RetiredOrigins) -> None:
+        """What is retired here, on the disk, and by the ledger. Nothing may be staged."""
+        if retired != self.retired or known != self.known:
+            self._walk = None  # what it compares is of another level, or of one that is behind by now
+        if retired != self.retired:
+            self._hash = None
+            for origin in self.vector.keys() - retired.without(self.vector).keys():
+                del self.vector[origin]
+                self.log.forget(origin)
+            self._fresh.retire(retired)
+            for peer in self.peers.values():
+                peer.retire(retired)
+        self.retired, self.known = retired, known
 
     def set_members(self, members: Iterable[str], sites: Mapping[str, str] | None = None) -> None:
         """The hosts of the cluster, ourselves included, and their sites. Others are neither heard nor spoken to."""
@@ -134,16 +147,11 @@ class AntiEntropy:
 
     def committed(self) -> list[Instruction]:
         """All that was staged is durable: it counts from here on, is acknowledged, and may be told to others."""
-        choice = self.choice
         for run in self._rows:
-            self._log.extend(run)
-            origin, first = run[0].origin, run[0].sequence
-            if origin == self.me or not choice.few or origin in self._crossed:
-                self._fresh.setdefault(origin, first)
-            if choice.far_sites and not choice.is_far(origin[0]):
-                self._fresh_afar.setdefault(origin, first)
+            self.log.extend(run)
+            self._fresh.add(run[0], self.me, self.choice)
         rows, self._rows = self._rows, []
-        self._crossed.clear()
+        self._fresh.settled()
         if rows or self._staged:
             self.vector.update(self._staged)
             self._staged.clear()
@@ -161,7 +169,7 @@ class AntiEntropy:
         self._staged.clear()
         self._rows.clear()
         self._acks.clear()
-        self._crossed.clear()
+        self._fresh.settled()
         self._walk = None  # what it compared may be gone
 
     def round(self) -> list[Instruction]:
@@ -180,20 +188,24 @@ class AntiEntropy:
             else:
                 for question in again:
                     found += self._send(self._walk.peer, question)
-        digest = Digest(self._vector_hash(), self._root())
+        digest = Digest(self._vector_hash(), self._root(), self.retired.level)
         for name in self.choice.begin_round():
             found += self._send(name, digest)
         return found
+
+    def ask(self, name: str) -> list[Instruction]:
+        """Ask a peer for its vector, also if it is as ours."""
+        return self._send(name, self._told(self._peer(name).level, ask=True, confirm=True))
 
     def push(self) -> list[Instruction]:
         """Offer what is new and durable to a few peers that are not known to have it; a relay, what is of its own site
         to the other sites too."""
         found: list[Instruction] = []
         choice = self.choice
-        afar, self._fresh_afar = self._fresh_afar, {}
+        afar = self._fresh.take_afar()
         for name in choice.bring_to() if afar else ():
             found += self._offer(name, afar)
-        fresh, self._fresh = self._fresh, {}
+        fresh = self._fresh.take_near()
         without = self._without(fresh, choice.near) if fresh else []
         for name in without if choice.few else choice.some(without):
             found += self._offer(name, fresh)
@@ -214,40 +226,10 @@ class AntiEntropy:
             if any(self._peer(name).known.get(origin, 0) < self.vector[origin] for origin in fresh)
         ]
 
-    def holders(self, origin: Replica, sequence: int) -> int:
-        """How many members hold that delta durably, as far as is known; we among them."""
-        here = int(self.vector.get(origin, 0) >= sequence)
-        return here + sum(
-            self.peers[name].known.get(origin, 0) >= sequence for name in self.choice.others if name in self.peers
-        )
-
-    def lags(self) -> dict[str, int | None]:
-        """By member, the deltas that it is not known to hold; ``None``: it told nothing yet."""
-        return {
-            name: missing_deltas(self.vector, self.peers[name].known)
-            if name in self.peers and self.peers[name].told
-            else None
-            for name in self.choice.others
-        }
-
-    @property
-    def origins(self) -> int:
-        """The size of the vector."""
-        return len(self.vector)
-
-    @property
-    def log_bytes(self) -> int:
-        """What the recent deltas take in memory."""
-        return self._log.bytes
-
     @property
     def walking(self) -> bool:
         """Whether a repair is under way here."""
         return self._walk is not None
-
-    def needs_settled(self, packet: bytes) -> bool:
-        """Whether all staged must be durable before this packet: what compares states may not see what may yet go."""
-        return not is_of_kind(packet, Kind.DELTAS, Kind.ACK)
 
     # -- what comes
 
@@ -285,17 +267,13 @@ class AntiEntropy:
                 return self._deltas(name, message, now_us)
             case Ack():
                 return self._ack(name, message)
-            case Descend():
-                if self._left_bytes(name) <= 0 or not self._tree_ready:
-                    return []  # it asks again
-                return self._send(name, answer_descend(self._tree, self.me[1], message))
+            case Descend() | Listing():
+                return self._answer(name, message)
             case Below():
                 if self._walk is None or not self._walk.belongs(name, message):
                     return []
                 self._walk.below(message)
                 return self._go_on_walking()
-            case Listing():
-                return self._listed(name, message)
             case States():
                 return self._states(name, message, now_us)
             case Fragment():
@@ -304,13 +282,14 @@ class AntiEntropy:
 
     def _digest(self, name: str, digest: Digest) -> list[Instruction]:
         peer = self._peer(name)
-        if digest.vector_hash != self._vector_hash():
-            return self._send(name, VectorTold(self.vector, self.me[1], ask=True))
-        peer.known, peer.told = dict(self.vector), True
+        if digest.vector_hash != self._vector_hash() or digest.level != self.retired.level:
+            self.counts["other_levels"] += digest.level != self.retired.level
+            return self._send(name, self._told(digest.level, ask=True))
+        peer.tell(dict(self.vector), digest.level, self.counts["rounds"])
         root = self._root()
         if digest.root and root and digest.root != root:
             # Equal vectors and other states: one of us was told counts that are not true, or lost what it had.
-            return self._begin_walk(name, None, dict(self.vector))
+            return self._begin_walk(name, None, dict(self.vector), self.retired)
         return []
 
     def _vector_told(self, name: str, told: VectorTold) -> list[Instruction]:
@@ -318,26 +297,38 @@ class AntiEntropy:
             return self._forged()
         peer = self._peer(name)
         # Not joined with what was known: whoever lost its disk tells less than before.
-        peer.known, peer.assumed, peer.told = told.vector, {}, True
+        vector = self.retired.without(told.vector)
+        peer.tell(vector, told.retired.level, self.counts["rounds"])
         if not told.ask or all(told.vector.get(origin, 0) >= upto for origin, upto in peer.in_flight.items()):
             peer.in_flight = {}  # it came, or did not fit what it has
         found: list[Instruction] = []
-        behind = lag(told.vector, self.vector)
+        behind = lag(vector, self.vector)
         missing_here = bool(behind)
-        if told.ask and missing_here:
-            found += self._send(name, VectorTold(self.vector, self.me[1]))
+        # Of what the ledger says is retired we take no deltas, so what we lack of it comes with the states of another.
+        there = same_as_told(told.retired, self.retired, self.known)
+        rises = there is not None and there.level > self.retired.level
+        if told.ask and (missing_here or told.confirm or there is not self.retired):
+            found += self._send(name, self._told(told.retired.level))
         # Deltas of origins that find no room in our vector are not taken: what they did has to come as states.
-        if missing_here and (told.repair or not all(map(self._room_for, behind))):
-            found += self._begin_walk(name, told.opening, told.vector)
-        if lag(self.vector, told.vector):
-            found += self._serve(name, lag(self.vector, told.vector), repair=not told.repair)
+        if there is not None and (rises or (missing_here and (told.repair or not all(map(self._takes, behind))))):
+            found += self._begin_walk(name, told.opening, dict(vector), there)
+        lacking = [origin for origin in lag(self.vector, peer.known) if origin not in self.known]
+        if lacking:
+            found += self._serve(name, lacking, repair=not told.repair)
         return found
 
     def _deltas(self, name: str, deltas: Deltas, now_us: int) -> list[Instruction]:
         peer = self._peer(name)
         me = self.me[0].encode()
         checked: list[tuple[DeltaRun, list[Crdt]]] = []
+        found: list[Instruction] = []
+        late = {run.origin: run.first + len(run.deltas) - 1 for run in deltas.runs if run.origin in self.known}
+        if late:  # of who has not heard that all have them; if we have not, they come with states
+            self.counts["deltas_retired"] += 1
+            found += self._send(name, Ack(late))
         for run in deltas.runs:  # all of them, before anything is touched
+            if run.origin in late:
+                continue
             last = run.first + len(run.deltas) - 1
             if run.origin == self.me and last > self._held(self.me):
                 return self._forged()
@@ -354,8 +345,7 @@ class AntiEntropy:
                 return self._forged()
             checked.append((run, decoded))
         if self.choice.is_far(name):
-            self._crossed.update(run.origin for run, _ in checked)
-        found: list[Instruction] = []
+            self._fresh.came_from_afar(run.origin for run, _ in checked)
         origins = self._acks.setdefault(name, {})
         gap = False
         for run, decoded in checked:
@@ -391,7 +381,7 @@ class AntiEntropy:
             self.counts["gaps"] += 1
             if not peer.gap_told:
                 peer.gap_told = True
-                found += self._send(name, VectorTold(self.vector, self.me[1]))
+                found += self._send(name, self._told(peer.level))
         if not origins:
             del self._acks[name]
         return found
@@ -408,7 +398,7 @@ class AntiEntropy:
         open_origins = {**peer.in_flight, **peer.backlog}
         peer.in_flight, peer.backlog = {}, {}
         wanted = (
-            lag(self.vector, peer.known)
+            [origin for origin in lag(self.vector, peer.known) if origin not in self.known]
             if peer.told
             else [origin for origin in open_origins if self._lacks(peer, origin)]
         )
@@ -443,7 +433,7 @@ class AntiEntropy:
                 break
             # Of hosts that left, the receiver takes no deltas: anybody could have made them up.
             after = max(peer.known.get(origin, 0), peer.assumed.get(origin, 0))
-            rows = self._log.interval(origin, after, room) if origin[0] in self.members else None
+            rows = self.log.interval(origin, after, room) if origin[0] in self.members else None
             if not rows:
                 walk = True
                 continue
@@ -458,7 +448,7 @@ class AntiEntropy:
             found += self._send(name, Deltas(tuple(runs)))
         elif walk and repair:
             # After the intervals, so that the walk finds less to do.
-            found += self._send(name, VectorTold(self.vector, self.me[1], repair=True))
+            found += self._send(name, self._told(peer.level, repair=True))
         return found
 
     def _left_bytes(self, name: str) -> int:
@@ -467,11 +457,11 @@ class AntiEntropy:
 
     # -- walks
 
-    def _begin_walk(self, name: str, opening: int | None, vector: Vector) -> list[Instruction]:
+    def _begin_walk(self, name: str, opening: int | None, vector: Vector, retired: RetiredOrigins) -> list[Instruction]:
         if self._walk is not None or not self._tree_ready:
             return []  # the next digest tells again that we differ
         self.counts["walks"] += 1
-        self._walk = Walk(self._dice.getrandbits(32), name, opening, vector, self._tree)
+        self._walk = Walk(self._dice.getrandbits(32), name, opening, vector, self._tree, retired)
         return self._go_on_walking()
 
     def _go_on_walking(self) -> list[Instruction]:
@@ -492,21 +482,25 @@ class AntiEntropy:
                 if count > self._held(origin) and self._room_for(origin)
             }
             for origin, count in taken.items():
-                self._log.forget(origin)  # what comes next does not follow the rows it has
+                self.log.forget(origin)  # what comes next does not follow the rows it has
                 self._staged[origin] = count
             if taken:
                 found.append(TakeVector(taken))
+            if walk.retired.level > self.retired.level:
+                found.append(TakeLevel(walk.retired))
         return found
 
-    def _listed(self, name: str, listing: Listing) -> list[Instruction]:
-        """Whole states for a peer that walks our tree; it asks again for what did not fit, or was lost."""
-        if not self._tree_ready:
-            return []
+    def _answer(self, name: str, question: Descend | Listing) -> list[Instruction]:
+        """Nodes, or whole states, for a peer that walks our tree; it asks again for what did not fit, or was lost."""
         room = self._left_bytes(name)
+        if room <= 0 or not self._tree_ready:
+            return []
+        opening, level = self.me[1], self.retired.level
+        if isinstance(question, Descend):
+            return self._send(name, answer_descend(self._tree, opening, level, question))
         found: list[Instruction] = []
-        for answer in answer_listing(
-            self._tree, self._states_held, self.me[1], listing, self.limits.packet_bytes, room
-        ):
+        packet_bytes = self.limits.packet_bytes
+        for answer in answer_listing(self._tree, self._states_held, opening, level, question, packet_bytes, room):
             found += self._send(name, answer)
         return found
 
@@ -535,7 +529,7 @@ class AntiEntropy:
                     walk.complete = False
                     continue
                 self.counts["states_taken"] += 1
-                found.append(TakeState(key, state))
+                found.append(TakeState(key, state, walk.retired))
         return found + self._go_on_walking()
 
     # -- bytes
@@ -551,6 +545,11 @@ class AntiEntropy:
 
     # -- small things
 
+    def _told(self, level: int, ask: bool = False, repair: bool = False, confirm: bool = False) -> VectorTold:
+        """Our vector, for a peer of that level: one that is not as far is told what is retired here."""
+        retired = self.retired if level < self.retired.level else RetiredOrigins(self.retired.level)
+        return VectorTold(self.vector, self.me[1], ask, repair, retired, confirm)
+
     def _stage(self, row: DottedDelta) -> None:
         self._staged[row.origin] = row.sequence
         last = self._rows[-1] if self._rows else None
@@ -562,6 +561,10 @@ class AntiEntropy:
     def _held(self, origin: Replica) -> int:
         """The highest sequence that is staged or durable."""
         return self._staged.get(origin) or self.vector.get(origin, 0)
+
+    def _takes(self, origin: Replica) -> bool:
+        """Whether deltas of that origin are taken."""
+        return origin not in self.known and self._room_for(origin)
 
     def _room_for(self, origin: Replica) -> bool:
         if self._held(origin):

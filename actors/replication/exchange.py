@@ -8,6 +8,7 @@ from typing import Protocol
 from .causal import Replica
 from .delta_log import LOG_BYTES, DottedDelta
 from .packets import MESSAGE_BYTES_MAX, PACKET_BYTES
+from .retirement import NOBODY, RetiredOrigins
 from .types import Crdt
 from .version_vector import Vector
 
@@ -29,6 +30,8 @@ COUNTED = (
     "walks_ended",
     "walks_given_up",
     "new_epochs",
+    "deltas_retired",
+    "other_levels",
 )
 
 
@@ -108,10 +111,11 @@ class TakeDeltas:
 
 @dataclass(frozen=True, slots=True)
 class TakeState:
-    """Join a whole state, and make it durable; it has no dot."""
+    """Join a whole state, and make it durable; it has no dot. ``retired``: at the level of who sent it."""
 
     key: str
     state: Crdt
+    retired: RetiredOrigins = NOBODY
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,7 +130,14 @@ class TakeNewEpoch:
     """Somebody has more of our origin than we made: mutate under a new one from here on (``change_origin``)."""
 
 
-Instruction = Send | TakeDeltas | TakeState | TakeVector | TakeNewEpoch
+@dataclass(frozen=True, slots=True)
+class TakeLevel:
+    """All that was missing for a later level was taken: retire its origins, once that is durable."""
+
+    retired: RetiredOrigins
+
+
+Instruction = Send | TakeDeltas | TakeState | TakeVector | TakeNewEpoch | TakeLevel
 
 
 @dataclass(slots=True)
@@ -135,6 +146,10 @@ class Peer:
 
     known: Vector = field(default_factory=dict)
     """What it told, or acknowledged, to hold durably."""
+    level: int = 0
+    """Of its retirements, when it told its vector last."""
+    told_round: int = 0
+    """In which of our rounds it did."""
     told: bool = False
     """Whether it told all it holds: then what is not in ``known`` it has not."""
     assumed: Vector = field(default_factory=dict)
@@ -148,6 +163,16 @@ class Peer:
     spent_bytes: int = 0
     gap_told: bool = False
     """Whether it was told of a gap in this round."""
+
+    def tell(self, vector: Vector, level: int, now_round: int) -> None:
+        """It told all it holds, at that level of retirements."""
+        self.known, self.assumed, self.told, self.level, self.told_round = vector, {}, True, level, now_round
+
+    def retire(self, retired: RetiredOrigins) -> None:
+        """Origins are retired here: what it has of them matters no more."""
+        self.known, self.assumed = retired.without(self.known), retired.without(self.assumed)
+        self.in_flight = retired.without(self.in_flight)
+        self.backlog = {origin: None for origin in self.backlog if origin not in retired}
 
     def pass_round(self, patience_rounds: int) -> None:
         """A round has passed: what was not acknowledged for so many is lost, and the next digest finds it."""

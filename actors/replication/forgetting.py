@@ -81,6 +81,7 @@ def all_hold(gossip: AntiEntropy, vector: Vector) -> bool:
         peer = gossip.peers.get(name)
         if peer is None or not peer.told:
             return False
-        if any(peer.known.get(origin, 0) < count for origin, count in vector.items()):
+        # What is retired by now, all members had.
+        if any(peer.known.get(origin, 0) < count for origin, count in gossip.retired.without(vector).items()):
             return False
     return True

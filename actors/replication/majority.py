@@ -13,6 +13,13 @@ from .causal import Replica
 MAX_MAJORITY_WAITS = 4096
 
 
+def holders(gossip: AntiEntropy, origin: Replica, sequence: int) -> int:
+    """How many members hold that delta durably, as far as is known; we among them."""
+    here = int(gossip.vector.get(origin, 0) >= sequence)
+    peers = gossip.peers
+    return here + sum(peers[name].known.get(origin, 0) >= sequence for name in gossip.choice.others if name in peers)
+
+
 @dataclass(eq=False, slots=True)
 class MajorityWait:
     """One write, by its dot."""
@@ -48,7 +55,7 @@ class MajorityWaits:
     def late(self, wait: MajorityWait, gossip: AntiEntropy, within_s: float) -> None:
         """Its time is over."""
         self.not_replicated += 1
-        held, members = gossip.holders(wait.origin, wait.sequence), len(gossip.members)
+        held, members = holders(gossip, wait.origin, wait.sequence), len(gossip.members)
         wait.waiter.fail(
             NotReplicated(
                 f"too few members have acknowledged the write in {within_s:g} s",
@@ -62,5 +69,5 @@ class MajorityWaits:
         """Wake those whose writes a majority has."""
         needed = len(gossip.members) // 2 + 1
         for wait in list(self._waits):
-            if gossip.holders(wait.origin, wait.sequence) >= needed:
+            if holders(gossip, wait.origin, wait.sequence) >= needed:
                 wait.waiter.set(None)

@@ -210,15 +210,40 @@ class ChangesLost:
 
 
 @dataclass(frozen=True, slots=True)
+class RetiredOpenings:
+    """Openings of a host's store below the incarnation *floor* that are retired, as the ledger has it or is to have it.
+
+    ``finals``: (incarnation, chance, last sequence) of each that was not retired at the level ``base``.
+    """
+
+    host_id: str
+    floor: int
+    level: int
+    base: int
+    finals: tuple[tuple[int, int, int], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class RetirementFound:
+    """Says to the server that speaks with other hosts that these openings may be retired: it proposes that to the
+    ledger. A cast; it comes again while it stays so.
+    """
+
+    openings: RetiredOpenings
+
+
+@dataclass(frozen=True, slots=True)
 class MembersNow:
     """The ids of the cluster's hosts, from the ledger: whom the state is shared with. A cast, whenever they change.
 
-    *sites*: of those that said in which site they are. *away*: those that the leader does not hear of.
+    *sites*: of those that said in which site they are. *away*: those that the leader does not hear of. *retired*: whose
+    earlier openings are gone for good.
     """
 
     host_ids: tuple[str, ...]
     sites: Mapping[str, str] = field(default_factory=dict)
     away: frozenset[str] = frozenset()
+    retired: tuple[RetiredOpenings, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

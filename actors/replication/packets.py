@@ -16,6 +16,7 @@ from actorgrid.hotpath import checked_pairs
 from .causal import Replica, check_count, replica_from_plain
 from .key_tree import DEPTH, FAN_OUT, HASH_BYTES, Path
 from .plain import MAX_KEY_BYTES, pack, unpack
+from .retirement import NOBODY, RetiredOrigins, retired_from_plain, retired_to_plain
 from .version_vector import HASH_BYTES as VECTOR_HASH_BYTES
 from .version_vector import Vector, from_plain, to_plain
 
@@ -35,15 +36,22 @@ ITEMS_MAX = 4096
 
 @dataclass(frozen=True, slots=True)
 class Digest:
-    """A round begins: the hash of the sender's vector, and of its tree (empty: not computed now)."""
+    """A round begins: the hash of the sender's vector, and of its tree (empty: not computed now).
+
+    ``level``, here and below: how many retirements of origins the sender has carried out. Vectors and states of two
+    levels are not to be compared. Level 0, where nothing was ever retired, is not written.
+    """
 
     vector_hash: bytes
     root: bytes
+    level: int = 0
 
 
 @dataclass(frozen=True, slots=True)
 class VectorTold:
-    """All that the sender holds durably. ``ask``: tell yours; ``repair``: walk my tree, my log is too short for you.
+    """All that the sender holds durably.
+
+    ``ask``: tell yours, if it is other than mine; ``repair``: walk my tree, my log is too short for you.
 
     ``opening`` is the epoch under which the sender opened its store, here and in the answers of a walk: one that lost
     its disk half way through a walk answers it with less than the vector that it told before.
@@ -53,6 +61,10 @@ class VectorTold:
     opening: int
     ask: bool = False
     repair: bool = False
+    retired: RetiredOrigins = NOBODY
+    """The sender's level; to one who is not as far, with what is retired there."""
+    confirm: bool = False
+    """``ask``, also if it is the same as mine."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,6 +105,7 @@ class Below:
     walk: int
     opening: int
     nodes: tuple[tuple[Path, tuple[tuple[Path, bytes], ...]], ...]
+    level: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,6 +126,7 @@ class States:
     walk: int
     opening: int
     buckets: tuple[tuple[Path, bytes, tuple[tuple[str, bytes], ...]], ...]
+    level: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,26 +158,32 @@ class Kind(IntEnum):
 
 def encode(message: Message) -> bytes:
     """The bytes of a message."""
-    return pack([VERSION, *_plain(message)])
+    plain = [VERSION, *_plain(message)]
+    match message:
+        case VectorTold(retired=retired) if retired.level:
+            plain.append(retired_to_plain(retired))
+        case Digest(level=level) | Below(level=level) | States(level=level) if level:
+            plain.append(level)
+    return pack(plain)
 
 
 def _plain(message: Message) -> list[Any]:
     match message:
-        case Digest(vector_hash, root):
+        case Digest(vector_hash, root, _):
             return [Kind.DIGEST.value, vector_hash, root]
-        case VectorTold(vector, opening, ask, repair):
-            return [Kind.VECTOR.value, opening, int(ask) + 2 * int(repair), to_plain(vector)]
+        case VectorTold(vector, opening, ask, repair, _, confirm):
+            return [Kind.VECTOR.value, opening, int(ask) + 2 * int(repair) + 4 * int(confirm), to_plain(vector)]
         case Deltas(runs):
             return [Kind.DELTAS.value, [[*run.origin, run.first, run.deltas] for run in runs]]
         case Ack(vector):
             return [Kind.ACK.value, to_plain(vector)]
         case Descend(walk, nodes):
             return [Kind.DESCEND.value, walk, nodes]
-        case Below(walk, opening, below):
+        case Below(walk, opening, below, _):
             return [Kind.BELOW.value, walk, opening, below]
         case Listing(walk, buckets):
             return [Kind.LISTING.value, walk, buckets]
-        case States(walk, opening, states):
+        case States(walk, opening, states, _):
             return [Kind.STATES.value, walk, opening, states]
         case Fragment(number, index, count, data):
             return [Kind.FRAGMENT.value, number, index, count, data]
@@ -194,12 +214,14 @@ def decode_message(data: bytes) -> Message:
 def _message(kind: int, fields: list[Any]) -> Message:
     match kind:
         case Kind.DIGEST:
-            vector_hash, root = fields
-            return Digest(_sized(vector_hash, VECTOR_HASH_BYTES), root if root == b"" else _sized(root, HASH_BYTES))
+            vector_hash, root, *more = fields
+            tree = root if root == b"" else _sized(root, HASH_BYTES)
+            return Digest(_sized(vector_hash, VECTOR_HASH_BYTES), tree, _level(more))
         case Kind.VECTOR:
-            opening, flags, vector = fields
-            asks = check_count(flags, 0)
-            return VectorTold(from_plain(vector), check_count(opening, 0), bool(asks & 1), bool(asks & 2))
+            opening, flags, vector, *more = fields
+            asks, told = check_count(flags, 0), from_plain(vector)
+            ask, repair, confirm = bool(asks & 1), bool(asks & 2), bool(asks & 4)
+            return VectorTold(told, check_count(opening, 0), ask, repair, _retired(more), confirm)
         case Kind.DELTAS:
             [plain] = fields
             runs = tuple(_run(run) for run in plain)
@@ -213,13 +235,14 @@ def _message(kind: int, fields: list[Any]) -> Message:
             _few(len(nodes), NODES_MAX)
             return Descend(check_count(walk, 0), tuple(_node(node) for node in nodes))
         case Kind.BELOW:
-            walk, opening, below = fields
+            walk, opening, below, *more = fields
             _few(len(below), NODES_MAX)
             _few(max((len(nodes) for _path, nodes in below), default=0), FAN_OUT)
             return Below(
                 check_count(walk, 0),
                 check_count(opening, 0),
                 tuple((_path(path), tuple(_node(node) for node in nodes)) for path, nodes in below),
+                _level(more),
             )
         case Kind.LISTING:
             walk, buckets = fields
@@ -228,12 +251,13 @@ def _message(kind: int, fields: list[Any]) -> Message:
                 check_count(walk, 0), tuple((_bucket(path), _after(after), _digests(d)) for path, after, d in buckets)
             )
         case Kind.STATES:
-            walk, opening, buckets = fields
+            walk, opening, buckets, *more = fields
             _few(sum(len(states) for _path, _after, states in buckets), ITEMS_MAX)
             return States(
                 check_count(walk, 0),
                 check_count(opening, 0),
                 tuple((_bucket(path), _after(after), _pairs(s)) for path, after, s in buckets),
+                _level(more),
             )
     number, index, count, data = fields
     if check_count(count, 2) > FRAGMENTS_MAX or check_count(index, 0) >= count or not isinstance(data, bytes):
@@ -241,6 +265,22 @@ def _message(kind: int, fields: list[Any]) -> Message:
     if not data or len(data) > FRAGMENT_BYTES:
         raise MalformedBody("a fragment of a wrong size")
     return Fragment(check_count(number, 0), index, count, data)
+
+
+def _level(more: list[Any]) -> int:
+    """A level at the end of a message: of a cluster in which something was retired, so that all hosts read it."""
+    if not more:
+        return 0
+    [level] = more
+    return check_count(level, 1)
+
+
+def _retired(more: list[Any]) -> RetiredOrigins:
+    if not more:
+        return NOBODY
+    [plain] = more
+    _level(plain[:1])
+    return retired_from_plain(plain)
 
 
 def _few(count: int, most: int) -> None:
@@ -300,6 +340,11 @@ def _bucket(path: Any) -> Path:
 def _node(plain: Any) -> tuple[Path, bytes]:
     path, hashes = plain
     return _path(path), _sized(hashes, FAN_OUT * HASH_BYTES)
+
+
+def compares_states(packet: bytes) -> bool:
+    """Whether all that is staged must be durable before this packet: what compares may not see what may yet go."""
+    return not is_of_kind(packet, Kind.DELTAS, Kind.ACK)
 
 
 def is_of_kind(packet: bytes, *kinds: Kind) -> bool:

@@ -16,11 +16,25 @@ from actorgrid.supervisors.gc_pause import collection_paused
 from .anti_entropy import AntiEntropy
 from .causal import Replica
 from .crdt import Crdt
-from .exchange import Dice, GossipLimits, Instruction, Send, TakeDeltas, TakeNewEpoch, TakeState, TakeVector
+from .dotted import Dotted
+from .exchange import (
+    Dice,
+    GossipLimits,
+    Instruction,
+    Send,
+    TakeDeltas,
+    TakeLevel,
+    TakeNewEpoch,
+    TakeState,
+    TakeVector,
+)
 from .key_tree import KeyTree
-from .packets import message_bytes
+from .messages import RetiredOpenings
+from .packets import compares_states, message_bytes
+from .retirement import RetiredOrigins, join_at, retire, settle
+from .retirement_due import RetirementWatch, may_retire, retired_by
 from .store import States, StateStore
-from .types import DELTAS
+from .types import DELTAS, decode
 from .version_vector import new_epoch
 
 log = logging.getLogger("actorgrid.distributed_state")
@@ -44,17 +58,20 @@ class StateReplica:
         self._host_id = host_id
         self._incarnation = incarnation
         self._dice = dice
+        self.store = StateStore(directory)
+        self.watch = RetirementWatch()
+        self._openings: Sequence[RetiredOpenings] = ()
         self.me: Replica = self._new_origin()
         self.changed: dict[str, None] = {}
         """Keys whose state changed since the owner last looked, in order; the owner empties it."""
         self.passed_over = 0
         """Packets that were not looked at for want of room, in memory or on the disk; they come again."""
-        self.store = StateStore(directory)
         self._tree = KeyTree(self._canonical)
         self._tree.touch(self.store.states)
         self.gossip = AntiEntropy(
             self.me, self.store.vector, self.store.rows, self._tree, self, dice, limits or GossipLimits()
         )
+        self.gossip.retire(self.store.retired, self.store.known)
         self.store.rows.clear()
         self._adopt()
 
@@ -65,6 +82,8 @@ class StateReplica:
 
     def stage_local(self, key: str, delta: bytes) -> int:
         """A local mutation that ``states`` has already: durable, and told, after ``commit``. Its sequence."""
+        if self.store.retired.level:
+            self._settle_local(key, delta)
         row = self.gossip.local(key, delta)
         self.store.stage(key, delta, row.origin, row.sequence)
         self._touch((key,))
@@ -73,7 +92,7 @@ class StateReplica:
     def receive(self, peer: str, packet: bytes, now_us: int) -> list[Send]:
         """Take a packet in; ``commit`` soon after. Raises as ``commit``, which some packets need before."""
         sends: list[Send] = []
-        if self.store.staged and self.gossip.needs_settled(packet):
+        if self.store.staged and compares_states(packet):
             sends += self.commit()
         if len(self.states) > KEYS_MAX or self.store.snapshot_bytes > STATES_BYTES_MAX:
             self.passed_over += 1
@@ -95,6 +114,8 @@ class StateReplica:
 
     def ended_in(self, key: str) -> None:
         """A part of a key's state was dropped because its time was over."""
+        for state in self.store.states.get(key, {}).values():
+            retire(state, self.store.retired)
         self._tree.touch((key,))
 
     def commit(self) -> list[Send]:
@@ -112,6 +133,7 @@ class StateReplica:
         """Forget what is staged. Raises as the constructor."""
         self.gossip.rolled_back()
         self.store.reopen()
+        self.gossip.retire(self.store.retired, self.store.known)
         self.store.rows.clear()
         self._tree.forget_all()
         self._tree.touch(self.store.states)
@@ -119,7 +141,7 @@ class StateReplica:
 
     def round(self) -> list[Send]:
         """Begin a round of anti-entropy. Raises as ``commit``."""
-        return self.commit() + self._do(self.gossip.round())
+        return self.commit() + self._rise() + self._do(self.gossip.round())
 
     def push(self) -> list[Send]:
         """Offer what is new to a few."""
@@ -135,6 +157,28 @@ class StateReplica:
         """The hosts of the cluster, the sites of those that said one, and who is known to be away."""
         self.gossip.set_members(members, sites)
         self.gossip.choice.set_away(away)
+
+    def learn(self, openings: Sequence[RetiredOpenings]) -> list[Send]:
+        """What the ledger says is retired: carried out here if all of it is held. Raises as ``commit``."""
+        store, sends = self.store, list[Send]()
+        self._openings = openings
+        known = retired_by(openings)
+        if known.level > store.known.level:
+            sends += self.commit()
+            store.reserve(2 * store.retirement_bytes + 64 * len(known.floors) + ROOM_BYTES)
+            store.stage_known(known)
+            sends += self.commit()
+            self.gossip.retire(store.retired, known)
+            if self.me in known:
+                # Set back to a backup of all its data, its incarnation too: what it wrote so far reaches nobody.
+                log.warning("this host's incarnation is one that is gone for good: it goes on under a later one")
+                self.me = self.gossip.me = self._new_origin()
+        return sends + self.commit() + self._rise()
+
+    def look_for_retired(self) -> tuple[list[Send], list[RetiredOpenings]]:
+        """Openings that may be retired now, and what to ask of members that are in the way of others."""
+        found = self.watch.look(self.gossip)
+        return [send for name in self.watch.to_ask() for send in self._do(self.gossip.ask(name))], found
 
     def hash_some(self, digests_max: int = HASH_AT_ONCE) -> bool:
         """Compute so many digests of the tree; whether more wait."""
@@ -172,26 +216,73 @@ class StateReplica:
                 case TakeDeltas(rows, deltas):
                     keys = [row.key for row in rows]
                     DELTAS.join(self.store.states, keys, deltas)
+                    if self.store.retired.level:
+                        for key, delta in zip(keys, deltas, strict=True):
+                            settle(self.store.states[key][delta.kind], delta, self.store.retired)
                     self._touch(keys)
                     self.store.stage_run(rows)
-                case TakeState(key, state):
-                    data = state.to_bytes()
-                    self._join(key, state)
-                    self.store.stage(key, data)
+                case TakeState(key, state, retired):
+                    self._take_state(key, state, retired)
                 case TakeVector(vector):
                     self.store.stage_vector(vector)
+                case TakeLevel(retired):
+                    sends += self.commit() + self._retire(retired)
                 case TakeNewEpoch():
                     sends += self.commit()
-                    self.me = self._new_origin()
-                    self.gossip.change_origin(self.me)
+                    self.me = self.gossip.me = self._new_origin()
                     log.warning("another host claims deltas of this one that it did not make: it takes a new epoch")
         return sends
 
-    def _join(self, key: str, delta: Crdt) -> None:
+    def _take_state(self, key: str, state: Crdt, retired: RetiredOrigins) -> None:
         kinds = self.store.states.setdefault(key, {})
-        known = kinds.get(delta.kind)
-        kinds[delta.kind] = delta if known is None else known.join(delta)
+        known = kinds.get(state.kind)
+        if not self.store.known.level:
+            data = state.to_bytes()
+            kinds[state.kind] = state if known is None else known.join(state)
+            self.store.stage(key, data)
+        else:
+            if known is None:
+                kinds[state.kind] = state
+            else:
+                join_at(known, state, self.store.retired, retired)
+            self._stage_whole(key, kinds[state.kind].to_bytes())
         self._touch((key,))
+
+    def _stage_whole(self, key: str, data: bytes) -> None:
+        """A state that no delta tells: it may be larger than the packet that brought a part of it."""
+        try:
+            self.store.reserve(len(data) + 4 * len(key) + 64)
+        except DiskFull:
+            self.roll_back()
+            raise
+        self.store.stage_state(key, data)
+
+    def _settle_local(self, key: str, delta: bytes) -> None:
+        """After a mutation: ``settle``, where its state names somebody who is retired."""
+        for state in self.store.states.get(key, {}).values():
+            if isinstance(state, Dotted) and any(origin in self.store.retired for origin in state.context.replicas()):
+                made = decode(delta)
+                if made.kind == state.kind:
+                    settle(state, made, self.store.retired)
+
+    def _rise(self) -> list[Send]:
+        """Come to the ledger's level, if all that it takes is held. Nothing may be staged."""
+        retired, known = self.store.retired, self.store.known
+        if retired.level == known.level or retired_by(self._openings).level != known.level:
+            return []
+        return self._retire(known) if may_retire(self._openings, retired, self.gossip.vector) else []
+
+    def _retire(self, retired: RetiredOrigins) -> list[Send]:
+        """Come to a later level; all that it takes is durable here."""
+        self.store.reserve(self.store.retirement_bytes + ROOM_BYTES)
+        changed = self.store.retire(retired)
+        sends = self.commit()
+        self.gossip.retire(self.store.retired, self.store.known)
+        self._tree.touch(changed)
+        log.info(
+            "%d states name no openings any more that are gone, at level %d", len(changed), self.store.retired.level
+        )
+        return sends
 
     def _touch(self, keys: Sequence[str]) -> None:
         self._tree.touch(keys)
@@ -208,7 +299,8 @@ class StateReplica:
             self.gossip.vector.update(self.store.vector)
 
     def _new_origin(self) -> Replica:
-        return self._host_id, new_epoch(self._incarnation, self._dice.getrandbits(31))
+        floor = self.store.known.floors.get(self._host_id, 0)
+        return self._host_id, new_epoch(max(self._incarnation, floor), self._dice.getrandbits(31))
 
     def _canonical(self, key: str) -> bytes:
         return b"".join(self.encoded(key))

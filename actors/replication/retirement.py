@@ -22,8 +22,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
-from .causal import Replica
+from actorgrid.errors import MalformedBody
+
+from .causal import Replica, check_count, replica_from_plain
 from .counters import MAX_COUNT, GCounter, PNCounter
 from .crdt import Crdt
 from .dotted import Dotted
@@ -31,6 +34,8 @@ from .version_vector import EPOCH_BITS, Vector
 
 FLOOR_MAX = 2**32 - 1
 """The floor of a host that is no member any more: all of its openings are retired."""
+FLOORS_MAX = 20_000
+"""Hosts, as in the ledger."""
 _FIRST = 1 << EPOCH_BITS
 _CHANCE = _FIRST - 1
 _LOOK_AT_EACH_MAX = 64
@@ -61,6 +66,34 @@ class RetiredOrigins:
 
 
 NOBODY = RetiredOrigins()
+
+
+def retired_to_plain(retired: RetiredOrigins) -> list[Any]:
+    """Canonical lists, for the disk."""
+    return [retired.level, sorted([host, floor] for host, floor in retired.floors.items())]
+
+
+def retired_from_plain(plain: Any) -> RetiredOrigins:
+    """The reverse. Raises MalformedBody, TypeError, ValueError."""
+    level, floors = plain
+    if len(floors) > FLOORS_MAX:
+        raise MalformedBody(f"{len(floors)} hosts with retired openings, at most {FLOORS_MAX}")
+    return RetiredOrigins(
+        check_count(level, 0), {replica_from_plain([host, floor])[0]: check_count(floor, 1) for host, floor in floors}
+    )
+
+
+def same_as_told(told: RetiredOrigins, here: RetiredOrigins, known: RetiredOrigins) -> RetiredOrigins | None:
+    """What is retired at the level that another replica told, if its states can be joined here: it is of our own level,
+    or of a later one that the ledger says there is. ``None``: they cannot, or it did not tell what it takes.
+    """
+    for level in (here, known):
+        if told.level == level.level:
+            return level
+    between = here.level < told.level < known.level and told.floors
+    if not between or any(floor > known.floors.get(host, 0) for host, floor in told.floors.items()):
+        return None
+    return told
 
 
 def incarnation_of(origin: Replica) -> int:

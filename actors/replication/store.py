@@ -8,6 +8,10 @@ version vector takes beside those of the rows. States and vector are in one reco
 the other: a vector ahead of its states would hide what is missing for ever. Records of version 1 are lists of
 (key, delta).
 
+A record [3, origins, rows, vector, retired] says too what is retired in the states from its end on, and what the ledger
+says is (``retirement``): reading back retires the same at the same place. A row numbered -2 in it is a state that takes
+the place of the one before, as when a state of another level was joined.
+
 Deltas, not states, are written, so that one field of a large map costs one field. Reading back joins them, so that
 a delta read twice does no harm. When the journal has outgrown the snapshot the next pair is begun.
 """
@@ -29,6 +33,7 @@ from .causal import Replica, check_count, replica_from_plain
 from .delta_log import LOG_BYTES, DottedDelta
 from .journal import Journal, frame, framed_size, read_record, storage_error
 from .plain import pack, unpack
+from .retirement import NOBODY, RetiredOrigins, retire, retired_from_plain, retired_to_plain, settle
 from .types import Crdt, decode
 from .version_vector import Vector, from_plain, to_plain
 
@@ -40,6 +45,9 @@ COMPACT_AT_BYTES = 4 * 2**20
 """The journal is not compacted below this size."""
 SNAPSHOT_RECORD_BYTES = 2**20
 RECORD_FORMAT = 2
+RECORD_FORMAT_RETIRED = 3
+NO_DOT, REPLACES = -1, -2
+"""In place of a row's number of its origin."""
 _NAMES = re.compile(r"(snapshot|journal)-(\d{12})")
 
 
@@ -56,6 +64,8 @@ class StateStore:
         self.directory = directory
         self.states: States = {}
         self.vector: Vector = {}
+        self.retired = self.known = NOBODY
+        """What is retired in ``states``, and what the ledger says is."""
         self.rows: deque[DottedDelta] = deque()
         self.commits = 0
         self.compactions = 0
@@ -63,6 +73,7 @@ class StateStore:
         self.snapshot_bytes = 0
         self._batch: list[Entry] = []
         self._batch_vector: Vector = {}
+        self._batch_retired = False
         self._batch_bytes = 0
         self._compact_at = COMPACT_AT_BYTES
         self._rows_bytes = 0
@@ -72,7 +83,7 @@ class StateStore:
     @property
     def staged(self) -> int:
         """Deltas waiting for ``commit``."""
-        return len(self._batch) + len(self._batch_vector)
+        return len(self._batch) + len(self._batch_vector) + self._batch_retired
 
     @property
     def staged_bytes(self) -> int:
@@ -117,13 +128,47 @@ class StateStore:
             self._batch_vector[origin] = self.vector[origin] = max(count, self.vector.get(origin, 0))
             self._batch_bytes += len(origin[0]) + 24
 
+    @property
+    def retirement_bytes(self) -> int:
+        """About how much it adds to a record to say what is retired."""
+        return 128 + 2 * sum(len(host) + 16 for host in self.known.floors)
+
+    def stage_state(self, key: str, state: bytes) -> None:
+        """Put a whole state of a key into the next commit, in place of the one it has of that type."""
+        self._batch.append((key, state, None, REPLACES))
+        self._batch_bytes += len(state) + 4 * len(key) + 32
+
+    def stage_known(self, known: RetiredOrigins) -> None:
+        """Put into the next commit what the ledger says is retired."""
+        self.known, self._batch_retired = known, True
+        self._batch_bytes += self.retirement_bytes
+
+    def retire(self, retired: RetiredOrigins) -> list[str]:
+        """Retire origins in states and vector, with the next commit; the keys whose states changed.
+
+        Nothing may be staged. Takes about 2 us a key.
+        """
+        assert not self._batch and not self._batch_vector, "what is staged would be read back behind this"
+        self.retired, self._batch_retired = retired, True
+        self._batch_bytes += self.retirement_bytes
+        return self._carry_out()
+
+    def _carry_out(self) -> list[str]:
+        self.vector = self.retired.without(self.vector)
+        changed: list[str] = []
+        for key, kinds in self.states.items():
+            if any([retire(state, self.retired) for state in kinds.values()]):
+                changed.append(key)
+        return changed
+
     def commit(self) -> None:
         """Make all that is staged durable, in one write and one fdatasync."""
         if not self.staged:
             return
         with collection_paused():
-            payload = _record(self._batch, self._batch_vector)
-        self._batch, self._batch_vector, self._batch_bytes = [], {}, 0
+            retirement = (self.retired, self.known) if self._batch_retired else None
+            payload = _record(self._batch, self._batch_vector, retirement)
+        self._batch, self._batch_vector, self._batch_bytes, self._batch_retired = [], {}, 0, False
         self._journal.append(payload)
         self.commits += 1
 
@@ -150,7 +195,7 @@ class StateStore:
         try:
             with open(os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600), "wb") as file:
                 size = 0
-                for record in _snapshot_records(self.states, self.vector):
+                for record in _snapshot_records(self.states, self.vector, (self.retired, self.known)):
                     size += file.write(record)
                 file.flush()
                 os.fsync(file.fileno())
@@ -180,7 +225,7 @@ class StateStore:
     def reopen(self) -> None:
         """Forget what is in memory and read the disk again. Raises as the constructor."""
         self._journal.close()
-        self._batch, self._batch_vector, self._batch_bytes = [], {}, 0
+        self._batch, self._batch_vector, self._batch_bytes, self._batch_retired = [], {}, 0, False
         self._open()
 
     def close(self) -> None:
@@ -204,6 +249,7 @@ class StateStore:
             if number > self._number and path.stat().st_size:  # an empty one: a snapshot was begun, not finished
                 raise _damaged(path, "its snapshot is missing")
         self.states, self.vector = {}, {}
+        self.retired = self.known = NOBODY
         self.rows, self._rows_bytes = deque(), 0
         self.snapshot_bytes = 0
         if self._number:
@@ -246,17 +292,23 @@ class StateStore:
     def _join(self, payload: bytes, path: Path) -> None:
         """Take in a batch of states or deltas; its checksum was right, so it must be sound."""
         try:
-            rows, vector = _read(payload)
+            rows, vector, retirement = _read(payload)
             for key, data, origin, sequence in rows:
                 delta = decode(data)
                 kinds = self.states.setdefault(key, {})
                 known = kinds.get(delta.kind)
-                kinds[delta.kind] = delta if known is None else known.join(delta)
+                kinds[delta.kind] = delta if known is None or sequence == REPLACES else known.join(delta)
+                if self.retired.level and sequence != REPLACES:
+                    settle(kinds[delta.kind], delta, self.retired)
                 if origin is not None:
                     self.vector[origin] = max(sequence, self.vector.get(origin, 0))
                     self._keep(DottedDelta(origin, sequence, key, data))
             for origin, count in vector.items():
                 self.vector[origin] = max(count, self.vector.get(origin, 0))
+            if retirement is not None:
+                before, (self.retired, self.known) = self.retired, retirement
+                if self.retired != before:
+                    self._carry_out()
         except (MalformedBody, TypeError, ValueError, IndexError) as error:
             raise _damaged(path, f"a record with a right checksum cannot be read: {error}") from error
 
@@ -277,36 +329,50 @@ class StateStore:
 
 
 Entry = tuple[str, bytes, Replica | None, int]
-"""A key, a delta or a state, and its dot."""
+"""A key, a delta or a state, and its dot; without an origin 0, or ``REPLACES``."""
+Retirement = tuple[RetiredOrigins, RetiredOrigins]
+"""What is retired here, and what the ledger says is."""
 
 
-def _record(rows: list[Entry], vector: Vector) -> bytes:
-    """A record's payload: origins once, then the rows by their number (-1: no dot)."""
+def _record(rows: list[Entry], vector: Vector, retirement: Retirement | None = None) -> bytes:
+    """A record's payload: origins once, then the rows by their number (or what stands in place of one)."""
     table: dict[Replica, int] = {}
     plain = [
-        [-1 if origin is None else table.setdefault(origin, len(table)), sequence, key, data]
+        [REPLACES if sequence == REPLACES else NO_DOT, 0, key, data]
+        if origin is None
+        else [table.setdefault(origin, len(table)), sequence, key, data]
         for key, data, origin, sequence in rows
     ]
-    return pack([RECORD_FORMAT, list(table), plain, to_plain(vector)])
+    whole = [list(table), plain, to_plain(vector)]
+    if retirement is not None:
+        return pack([RECORD_FORMAT_RETIRED, *whole, [retired_to_plain(each) for each in retirement]])
+    if any(sequence == REPLACES for _key, _data, _origin, sequence in rows):
+        return pack([RECORD_FORMAT_RETIRED, *whole, []])
+    return pack([RECORD_FORMAT, *whole])
 
 
-def _read(payload: bytes) -> tuple[list[Entry], Vector]:
-    """The reverse, of either version. Raises MalformedBody, TypeError, ValueError, IndexError."""
+def _read(payload: bytes) -> tuple[list[Entry], Vector, Retirement | None]:
+    """The reverse, of any version. Raises MalformedBody, TypeError, ValueError, IndexError."""
     whole = unpack(payload)
     if not whole or not isinstance(whole[0], int):
-        return [(key, data, None, 0) for key, data in whole], {}
-    if whole[0] != RECORD_FORMAT:
+        return [(key, data, None, 0) for key, data in whole], {}, None
+    if whole[0] not in (RECORD_FORMAT, RECORD_FORMAT_RETIRED):
         raise MalformedBody(f"a record of format {whole[0]}: of a later version")
-    _, origins, plain, vector = whole
+    _, origins, plain, vector, *more = whole
     table = [replica_from_plain(origin) for origin in origins]
     rows: list[Entry] = [
-        (key, data, None if number == -1 else table[check_count(number, 0)], sequence)
+        (key, data, None, REPLACES if number == REPLACES else 0)
+        if number in (NO_DOT, REPLACES)
+        else (key, data, table[check_count(number, 0)], sequence)
         for number, sequence, key, data in plain
     ]
-    return rows, from_plain(vector)
+    if not any(more):
+        return rows, from_plain(vector), None
+    [[retired, known]] = more
+    return rows, from_plain(vector), (retired_from_plain(retired), retired_from_plain(known))
 
 
-def _snapshot_records(states: States, vector: Vector) -> Iterator[bytes]:
+def _snapshot_records(states: States, vector: Vector, retirement: Retirement) -> Iterator[bytes]:
     """Records of states, by key, then of the vector; an empty one ends the file, so that a cut is noticed."""
     number = 0
     batch: list[Entry] = []
@@ -320,8 +386,8 @@ def _snapshot_records(states: States, vector: Vector) -> Iterator[bytes]:
             yield frame(number, _record(batch, {}))
             number += 1
             batch, size = [], 0
-    if batch or vector:
-        yield frame(number, _record(batch, vector))
+    if batch or vector or retirement[1].level:
+        yield frame(number, _record(batch, vector, retirement if retirement[1].level else None))
         number += 1
     yield frame(number, b"")
 

@@ -6,6 +6,16 @@ from collections.abc import Container
 
 from .anti_entropy import AntiEntropy
 from .messages import OriginRow, PeerTraffic
+from .version_vector import missing_deltas
+
+
+def lags(gossip: AntiEntropy) -> dict[str, int | None]:
+    """By member, the deltas that it is not known to hold; ``None``: it told nothing yet."""
+    peers = gossip.peers
+    return {
+        name: missing_deltas(gossip.vector, peers[name].known) if name in peers and peers[name].told else None
+        for name in gossip.choice.others
+    }
 
 
 class PeerTraffics:
@@ -41,7 +51,7 @@ class PeerTraffics:
                 behind=behind,
                 heard_s=round(now_s - self._heard_s[name], 3) if name in self._heard_s else None,
             )
-            for name, behind in gossip.lags().items()
+            for name, behind in lags(gossip).items()
         ]
         peers.sort(key=lambda row: (row["behind"] is not None, -(row["behind"] or 0), -(row["heard_s"] or 0.0)))
         origins: dict[str, OriginRow] = {}

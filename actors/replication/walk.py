@@ -13,6 +13,7 @@ from __future__ import annotations
 from .exchange import STATE_BYTES_MAX, Holding
 from .key_tree import DEPTH, KeyTree, Path, differing
 from .packets import NODES_MAX, Below, Descend, Listing, States
+from .retirement import NOBODY, RetiredOrigins
 from .version_vector import Vector
 
 NODES_IN_FLIGHT = NODES_MAX
@@ -24,11 +25,21 @@ PATIENCE_ROUNDS = 5
 class Walk:
     """Asks, depth first, so that what waits stays small: up to 16 nodes for each level of each node in flight."""
 
-    def __init__(self, number: int, peer: str, opening: int | None, vector: Vector, tree: KeyTree) -> None:
+    def __init__(
+        self,
+        number: int,
+        peer: str,
+        opening: int | None,
+        vector: Vector,
+        tree: KeyTree,
+        retired: RetiredOrigins = NOBODY,
+    ) -> None:
         self.number = number
         self.peer = peer
         self.opening = opening
         self.vector = vector
+        self.retired = retired
+        """At the peer's level; what it answers at another one is passed over, and so the walk given up."""
         self.complete = True
         """Whether all that differed could be joined: otherwise the vector may not be taken."""
         self._tree = tree
@@ -45,7 +56,7 @@ class Walk:
 
     def belongs(self, peer: str, answer: Below | States) -> bool:
         """Whether an answer is one of this walk; if its peer began anew meanwhile, what it told before is void."""
-        if (peer, answer.walk) != (self.peer, self.number):
+        if (peer, answer.walk, answer.level) != (self.peer, self.number, self.retired.level):
             return False
         if self.opening is None:
             self.opening = answer.opening
@@ -107,18 +118,18 @@ class Walk:
         return self._questions(sorted(self._asked_nodes), sorted(self._asked_buckets.items()))
 
 
-def answer_descend(tree: KeyTree, opening: int, question: Descend) -> Below:
+def answer_descend(tree: KeyTree, opening: int, level: int, question: Descend) -> Below:
     """What the peer of a walk says of nodes; it keeps nothing of it."""
     found = []
     for path, hashes in question.nodes:
         if len(path) % 2 == 0:
             children = differing(path, tree.children(path), hashes)
             found.append((path, tuple((child, tree.children(child)) for child in children)))
-    return Below(question.walk, opening, tuple(found))
+    return Below(question.walk, opening, tuple(found), level)
 
 
 def answer_listing(
-    tree: KeyTree, held: Holding, opening: int, question: Listing, packet_bytes: int, room_bytes: int
+    tree: KeyTree, held: Holding, opening: int, level: int, question: Listing, packet_bytes: int, room_bytes: int
 ) -> list[States]:
     """Whole states for whoever walks our tree, about *packet_bytes* to a message and *room_bytes* in all: it asks again
     for what did not fit, or was lost.
@@ -141,11 +152,11 @@ def answer_listing(
                 break
         buckets.append((path, behind, tuple(states)))
         if size >= packet_bytes:
-            found.append(States(question.walk, opening, tuple(buckets)))
+            found.append(States(question.walk, opening, tuple(buckets), level))
             room_bytes -= size
             buckets, size = [], 0
     if buckets:
-        found.append(States(question.walk, opening, tuple(buckets)))
+        found.append(States(question.walk, opening, tuple(buckets), level))
     return found
 
 

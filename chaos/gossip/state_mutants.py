@@ -10,9 +10,11 @@ from actorgrid.actors.replication.causal import CausalContext, Replica
 from actorgrid.actors.replication.crdt import Crdt
 from actorgrid.actors.replication.dotted import Dotted
 from actorgrid.actors.replication.exchange import Instruction, Send, TakeVector
+from actorgrid.actors.replication.fresh import FreshDeltas
 from actorgrid.actors.replication.lww import LWWRegister
 from actorgrid.actors.replication.packets import Ack
 from actorgrid.actors.replication.peer_choice import PeerChoice
+from actorgrid.actors.replication.retirement import RetiredOrigins
 from actorgrid.actors.replication.version_vector import Vector
 
 from .state_scenarios import STATE_SCENARIOS
@@ -52,8 +54,8 @@ class DropsAcknowledgements(AntiEntropy):
 class TakesVectorsAsWalksBegin(AntiEntropy):
     """The other side's counts are taken as a walk begins, not when it has brought everything."""
 
-    def _begin_walk(self, name: str, opening: int | None, vector: Vector) -> list[Instruction]:
-        found = super()._begin_walk(name, opening, vector)
+    def _begin_walk(self, name: str, opening: int | None, vector: Vector, retired: RetiredOrigins) -> list[Instruction]:
+        found = super()._begin_walk(name, opening, vector, retired)
         taken = {origin: count for origin, count in vector.items() if count > self._held(origin)}
         self._staged.update(taken)
         return [*found, TakeVector(taken)]
@@ -67,9 +69,8 @@ class PrunesTheSilent(AntiEntropy):
         if self.counts["rounds"] % 8 == 7:
             for origin in [origin for origin in self.vector if origin != self.me]:
                 del self.vector[origin]
-                self._log.forget(origin)
-            self._fresh.clear()
-            self._fresh_afar.clear()
+                self.log.forget(origin)
+            self._fresh = FreshDeltas()
             self._hash = None
         return super().round()
 

@@ -26,6 +26,7 @@ from actorgrid.actors.replication.exchange import (
     TakeVector,
 )
 from actorgrid.actors.replication.key_tree import KeyTree
+from actorgrid.actors.replication.packets import compares_states
 from actorgrid.actors.replication.types import Crdt, decode, mutate, new
 from actorgrid.actors.replication.version_vector import Vector, new_epoch
 from actorgrid.chaos.simulator.rng import stream
@@ -174,7 +175,7 @@ class StateHost:
                     self._vector.update(vector)
                 case TakeNewEpoch():
                     sends += self.commit()
-                    self.gossip.change_origin(self.new_origin())
+                    self.gossip.me = self.new_origin()
         return sends
 
     def commit(self) -> list[Send]:
@@ -383,7 +384,7 @@ class StateSimulation:
             if len(host.inbox) < SOCKET_PACKETS_MAX:
                 host.inbox.append((source, packet))
             return
-        if host.gossip.needs_settled(packet):
+        if compares_states(packet):
             self._post(host, host.commit())
         self._post(host, host.do(host.gossip.receive(source, packet, host.now_us(self.now))))
         self._commit_soon(host)

@@ -173,6 +173,6 @@ def examples(ledger: Ledger) -> list[Plain]:
         commands.EditJob("waits", 70, max_execution_time_s=9.0, by="me", at=AT),
         commands.RotateGossipKey(ledger.gossip_key.number + 1, term, "ab" * 32, at=AT),
         commands.MarkUnreachable("h1", 1, AT, ["h2", "h3"], term, at=AT),
-        commands.RetireOrigins("gone", 3, [[1, 7, 5], [2, 9, 1]], len(ledger.retirements) + 1, "h1", at=AT),
+        commands.RetireOrigins("gone", 3, [[1, 7, 5], [2, 9, 1]], len(ledger.retirements) + 1, 0, "h1", at=AT),
     ]
     return [command.to_plain() for command in made]

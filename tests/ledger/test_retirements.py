@@ -40,14 +40,16 @@ def book() -> Book:
 
 
 def retire(floor: int = 3, level: int = 1, host: str = "h1", by: str = "h1", finals: Any = FINALS) -> RetireOrigins:
-    return RetireOrigins(host, floor, finals, level, by, at=AT)
+    return RetireOrigins(host, floor, finals, level, level - 1, by, at=AT)
 
 
 def test_each_retirement_has_the_next_level_and_the_last_finals_of_its_host(book: Book) -> None:
     assert "retirement" not in book.ledger.digest(), "voters that do not know the kind leave it out, too"
     assert book.do(retire()) == {"host": "h1", "floor": 3, "level": 1}
     book.do(retire(4, 2, finals=[[3, 1, 1]]))
-    assert book.ledger.retirements == {"h1": {"host_id": "h1", "floor": 4, "level": 2, "finals": [[3, 1, 1]]}}
+    assert book.ledger.retirements == {
+        "h1": {"host_id": "h1", "floor": 4, "level": 2, "base": 1, "finals": [[3, 1, 1]]}
+    }
     restored = Ledger.restore(book.ledger.snapshot())
     assert restored.retirements == book.ledger.retirements == book.ledger.live().retirements
     assert restored.digest() == book.ledger.digest() and "retirement" in restored.digest()
@@ -84,7 +86,7 @@ def test_a_member_speaks_for_itself_and_any_for_one_that_was_removed(book: Book)
 @pytest.mark.parametrize(
     "wrong",
     [
-        {"finals": []},
+        {"base": 1},
         {"finals": [[1, 7, 5], [1, 7, 6]]},
         {"finals": [[2, 3, 1], [1, 7, 5]]},
         {"finals": [[1, 0, 5]]},

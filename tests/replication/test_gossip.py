@@ -142,8 +142,8 @@ def acknowledged_before_it_is_durable(patch: pytest.MonkeyPatch) -> None:
 def vector_taken_as_a_walk_begins(patch: pytest.MonkeyPatch) -> None:
     real = AntiEntropy._begin_walk
 
-    def begin(self: AntiEntropy, name: str, opening: Any, vector: Any) -> Any:
-        found = real(self, name, opening, vector)
+    def begin(self: AntiEntropy, name: str, opening: Any, vector: Any, retired: Any) -> Any:
+        found = real(self, name, opening, vector, retired)
         taken = {origin: count for origin, count in vector.items() if count > self._held(origin)}
         self._staged.update(taken)
         return [*found, TakeVector(taken)]

@@ -12,6 +12,7 @@ import pytest
 
 from actorgrid.actors.host.context import HostContext
 from actorgrid.actors.links.messages import CastPackets, TellMembers
+from actorgrid.actors.replication import retirement_due
 from actorgrid.actors.replication.actor import DistributedState
 from actorgrid.actors.replication.messages import (
     MembersNow,
@@ -19,6 +20,8 @@ from actorgrid.actors.replication.messages import (
     MutateBatch,
     PacketCame,
     Read,
+    RetiredOpenings,
+    RetirementFound,
     StateChanged,
     WatchPrefix,
 )
@@ -45,7 +48,17 @@ class Links(Server):
 
     @handles(TellMembers)
     def members_asked(self, _message: TellMembers) -> None:
-        self.cast("distributed_state", MembersNow(self.host.town.names))
+        town: Hosts = self.host.town
+        self.cast("distributed_state", MembersNow(town.names, retired=town.retired))
+
+    @handles(RetirementFound)
+    def found(self, message: RetirementFound) -> None:
+        town: Hosts = self.host.town
+        if message.openings not in town.retired:
+            town.retired = (*town.retired, message.openings)
+            for node in town.nodes.values():
+                told = MembersNow(town.names, retired=town.retired)
+                node.send("distributed_state", Envelope("cast", "links", None, told))
 
 
 class Watcher(Server):
@@ -67,18 +80,24 @@ class Hosts:
     def __init__(self, directory: Path, count: int) -> None:
         self.names = tuple(f"host-{number}" for number in range(count))
         self.sides: dict[str, int] = {}
+        self.retired: tuple[RetiredOpenings, ...] = ()
+        self.directory = directory
         self.wire: list[tuple[str, str, bytes]] = []
         self.nodes = {name: InlineNode() for name in self.names}
-        for name, node in self.nodes.items():
-            paths = HostPaths(directory / name)
-            paths.make()
-            settings = Settings()
-            settings.performance.min_free_bytes = 0
-            enrolment: Any = object()
-            host = HostContext(paths, settings, name, name, 1, "boot", enrolment=enrolment)
-            node.add(DistributedState, host)
-            node.add(Links, SimpleNamespace(host_id=name, town=self, settings=settings))
+        for name in self.names:
+            self.start(name)
         self.run(1.5)
+
+    def start(self, name: str, incarnation: int = 1) -> None:
+        paths = HostPaths(self.directory / name)
+        paths.make()
+        settings = Settings()
+        settings.performance.min_free_bytes = 0
+        enrolment: Any = object()
+        host = HostContext(paths, settings, name, name, incarnation, "boot", enrolment=enrolment)
+        self.nodes[name] = InlineNode()
+        self.nodes[name].add(DistributedState, host)
+        self.nodes[name].add(Links, SimpleNamespace(host_id=name, town=self, settings=settings))
 
     def run(self, for_s: float) -> None:
         for _ in range(int(for_s / 0.01)):
@@ -219,4 +238,34 @@ def test_a_tree_that_is_to_be_made_anew_is_made_in_slices_and_then_nothing_more_
     slices.clear()
     hosts.run(3.0)
     assert len(slices) <= 3 * 2, "a look in each round, and no timer between"
+    assert len({hosts.server(name)._replica.digest() for name in hosts.names}) == 1  # type: ignore[union-attr]
+
+
+def test_openings_that_all_members_hold_are_found_told_and_lose_their_names(
+    hosts: Hosts, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(retirement_due.RetirementWatch.__init__, "__defaults__", (3, 12))
+    for incarnation in range(2, 5):
+        hosts.mutate("host-0")
+        hosts.run(1.5)
+        hosts.server("host-0").stop("starts again")
+        hosts.start("host-0", incarnation)
+    hosts.run(4.0)
+    hosts.sides = {"host-2": 1}
+    hosts.mutate("host-0")
+    hosts.run(12.0)
+    status = hosts.server("host-0").status()
+    assert (status["origins"], status["retired"]["due"]) == (4, {}), "not so soon after a start"
+    hosts.run(12.0)
+    assert hosts.server("host-0").status()["retired"]["due"] == {"host-0": "blocked by host-2"}
+    assert hosts.server("host-0").metrics()["state_gossip_retirements_blocked"] == 1.0 and not hosts.retired
+    hosts.sides = {}
+    hosts.run(22.0)
+    [openings] = hosts.retired
+    assert (openings.host_id, openings.floor, len(openings.finals)) == ("host-0", 4, 3)
+    for name in hosts.names:
+        status = hosts.server(name).status()
+        assert (status["origins"], status["retired"]["level"], status["retired"]["hosts"]) == (1, 1, 1)
+        assert hosts.server(name).metrics()["state_gossip_level"] == 1.0
+    assert hosts.values() == [4, 4, 4]
     assert len({hosts.server(name)._replica.digest() for name in hosts.names}) == 1  # type: ignore[union-attr]

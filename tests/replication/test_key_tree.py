@@ -58,7 +58,7 @@ def test_while_many_digests_wait_no_walk_begins_and_then_it_does(tmp_path: Path)
     town.commit("host-0")
     town.restart("host-0")
     replica = town.hosts["host-0"].replica
-    replica.gossip._log.forget(next(iter(replica.gossip.vector)))  # only a walk brings it now
+    replica.gossip.log.forget(next(iter(replica.gossip.vector)))  # only a walk brings it now
     for host in town.hosts.values():
         host.replica.gossip.limits = type(host.replica.gossip.limits)(all_at=0, tree_digests_a_round=20)
     walked_at = None

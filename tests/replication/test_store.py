@@ -8,8 +8,11 @@ import subprocess
 import sys
 from pathlib import Path
 
+import msgpack
 import pytest
 
+from actorgrid.actors.replication.journal import read_record
+from actorgrid.actors.replication.retirement import RetiredOrigins
 from actorgrid.actors.replication.store import StateStore
 from actorgrid.actors.replication.types import GCounter, LWWRegister, ORMap, ORSet
 from actorgrid.actors.replication.version_vector import EPOCH_BITS
@@ -201,3 +204,48 @@ def test_a_key_that_became_two_types_keeps_both_in_any_order(tmp_path: Path) -> 
         store.reopen()
         assert store.states["k"] == {"lww_register": register, "or_set": members}
         store.close()
+
+
+def test_what_is_retired_is_read_back_from_the_journal_and_from_a_snapshot(tmp_path: Path) -> None:
+    old, new = ("h", 1 << EPOCH_BITS | 5), ("h", 2 << EPOCH_BITS | 5)
+    store = StateStore(tmp_path)
+    counter, tags = GCounter(), ORSet()
+    store.states.update({"hits": {"g_counter": counter}, "tags": {"or_set": tags}})
+    store.reserve(4096)
+    store.stage("hits", counter.increment(old, 3).to_bytes(), old, 1)
+    store.stage("tags", tags.add(old, "x").to_bytes(), old, 2)
+    store.stage("tags", tags.remove(old, "x").to_bytes(), old, 3)
+    store.stage("hits", counter.increment(new, 1).to_bytes(), new, 1)
+    store.commit()
+    known = RetiredOrigins(1, {"h": 2})
+    store.stage_known(known)
+    store.commit()
+    assert sorted(store.retire(known)) == ["hits", "tags"]
+    store.commit()
+    store.stage_state("tags", tags.copy().add(new, "y").to_bytes())
+    store.commit()
+
+    def check(read: StateStore) -> None:
+        assert (read.retired, read.known, read.vector) == (known, known, {new: 1})
+        assert read.states["hits"]["g_counter"] == GCounter({known.folded("h"): 3, new: 1})
+        assert read.states["tags"]["or_set"].value == {"y"}
+        read.close()
+
+    store.close()
+    check(StateStore(tmp_path))
+    store = StateStore(tmp_path)
+    store.compact()
+    check(store)
+    check(StateStore(tmp_path))
+
+
+def test_before_anything_is_retired_records_are_those_of_the_version_before(tmp_path: Path) -> None:
+    store = StateStore(tmp_path)
+    put(store, "k", 1)
+    store.stage_vector({ME: 1})
+    store.commit()
+    store.compact()
+    store.close()
+    [snapshot] = tmp_path.glob("snapshot-*")
+    record = read_record(snapshot.read_bytes(), 0, 0)
+    assert record is not None and msgpack.unpackb(record[1])[0] == 2

@@ -81,6 +81,7 @@ class Retirements:
             "host_id": host_id,
             "floor": floor,
             "level": command.level,
+            "base": command.base,
             "finals": [list(each) for each in command.finals],
         }
         self.records[host_id] = made
