@@ -315,6 +315,11 @@ class TaskRequest(Resources):
         le=3600,
         description="when preempted, time between SIGTERM and SIGKILL; without it, work.kill_grace_s",
     )
+    working_dir: str | None = Field(
+        default=None,
+        pattern=r"^[0-9a-f]{64}$",
+        description="SHA-256 of an archive that was sent to /api/working-dirs: it runs in what that holds",
+    )
     annotations: Annotations = Field(
         default_factory=dict,
         max_length=ANNOTATIONS_MAX,
@@ -330,6 +335,8 @@ class TaskRequest(Resources):
             raise ValueError("kind=function needs a payload: use the Python client to make one")
         if self.deadline is not None and self.deadline_s is not None:
             raise ValueError("deadline and deadline_s say the same thing twice: give one of them")
+        if self.working_dir is not None and (self.cwd is not None or (self.kind == "function" and self.stdin)):
+            raise ValueError("a job with a working directory has no cwd, and a function no standard input beside it")
         if self.kind == "command" and any("\0" in part for part in self.command):
             raise ValueError("a command holds a NUL byte")
         return self

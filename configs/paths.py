@@ -16,6 +16,7 @@ DATA_DIR/                 0700, one host, one agent at a time
   blobs/                  payloads by SHA-256, written before the job that names them is accepted
   attempts/ATTEMPT_ID/    spec, output, status and result of one attempt (see actors/work)
   workers/WORKER_ID/      the same for a pool worker
+  working_dirs/           0700: working directories that came with work, by SHA-256 (see actors/work/working_dirs.py)
 RUNTIME_DIR/              0700, sockets only (an AF_UNIX path holds 107 bytes)
   boot-BOOT_ID/           actor sockets of one boot
   work/                   sockets of shims and workers; outlives a boot
@@ -145,6 +146,11 @@ class HostPaths:
         return self.data_dir / "workers"
 
     @property
+    def working_dirs_dir(self) -> Path:
+        """The working directories that came with work, unpacked."""
+        return self.data_dir / "working_dirs"
+
+    @property
     def work_sockets_dir(self) -> Path:
         """Sockets of shims and workers."""
         return self.runtime_dir / "work"
@@ -170,6 +176,7 @@ class HostPaths:
             self.blobs_dir,
             self.attempts_dir,
             self.workers_dir,
+            self.working_dirs_dir,
             self.runtime_dir,
             self.work_sockets_dir,
         ):

@@ -13,14 +13,16 @@ Client to worker::
     ["task", task_id, fn_id, args, timeout_s | nil, number, [key], about]   as TaskAbout: only to who "takes_about"
     ["cancel", task_id]                                      not started: is cancelled; running: is told so
     ["more", task_id, count]                                 of a stream: so many items more may come
+    ["working_dir", digest, archive | nil]                   go there; with nil: if it is on that host. Before any task
     ["recall"]                                               all that have not started: only to who "answers_recalls"
 
 Worker to client::
 
     ["welcome", {"worker_id", "python", "pid", "gpu_uuids"}] and, true: "numbers_attempts", "answers_recalls",
-                                                             "takes_values", "takes_about"
+                                                             "takes_values", "takes_about"; where so, "elsewhere"
     ["refused", error]                                       instead of a welcome
     ["result", task_id, status, body]                        in the order the tasks ended
+    ["working_dir", here]                                    whether it has gone there; if not, it needs the archive
     ["recalled", [task_id]]                                  have not started and never will here; also while one runs
     ["output", task_id, "stdout" | "stderr", bytes]          before the result of that task
     ["item", task_id, body]                                  of a stream, before the result: as many as it was granted
@@ -46,6 +48,7 @@ import msgpack
 from actorgrid.errors import ActorGridError, MalformedBody, error_from_dict
 from actorgrid.import_environment import ImportEnvironment, of_plain
 from actorgrid.task_context import SESSION_RETRIES
+from actorgrid.working_dir import is_digest
 
 from .frames import MAX_FRAME_BYTES, encode_frame
 
@@ -128,6 +131,13 @@ class Recall(NamedTuple):
     """Asks for all tasks back that have not started."""
 
 
+class WorkingDirFrame(NamedTuple):
+    """Asks the worker to go to a working directory, by the SHA-256 of its archive."""
+
+    digest: str
+    archive: bytes | None
+
+
 class ClientWelcome(NamedTuple):
     """The worker takes this client."""
 
@@ -143,6 +153,8 @@ class ClientWelcome(NamedTuple):
     """Whether it knows inputs of tasks. A worker that was started by an earlier version does not."""
     takes_about: bool = False
     """Whether it takes what is said about a task, and tells it when it is cancelled. An earlier version does not."""
+    elsewhere: bool = False
+    """Whether it is on another machine than the client, as far as that said where it is."""
 
 
 class ClientRefused(NamedTuple):
@@ -172,6 +184,12 @@ class StreamItem(NamedTuple):
     body: bytes
 
 
+class WorkingDirHere(NamedTuple):
+    """Says whether the worker has gone to the working directory."""
+
+    here: bool
+
+
 class Output(NamedTuple):
     """What a task printed."""
 
@@ -180,8 +198,8 @@ class Output(NamedTuple):
     data: bytes
 
 
-ClientFrame = ClientHello | Function | TaskFrame | InputValue | CancelTask | MoreItems | Recall
-WorkerFrame = ClientWelcome | ClientRefused | Result | Recalled | StreamItem | Output
+ClientFrame = ClientHello | Function | TaskFrame | InputValue | CancelTask | MoreItems | Recall | WorkingDirFrame
+WorkerFrame = ClientWelcome | ClientRefused | Result | Recalled | StreamItem | Output | WorkingDirHere
 
 
 def fn_id_of(code: bytes) -> bytes:
@@ -245,6 +263,11 @@ def encode_recall() -> bytes:
     return encode_frame(["recall"])
 
 
+def encode_working_dir(digest: str, archive: bytes | None = None) -> bytes:
+    """The frame that has the worker go to a working directory. Raises FrameTooLarge."""
+    return encode_frame(["working_dir", digest, archive])
+
+
 def parse_client_frame(frame: list[Any]) -> ClientFrame:
     """Read a client's frame. Raises MalformedBody on anything outside the protocol."""
     match frame:
@@ -286,6 +309,8 @@ def parse_client_frame(frame: list[Any]) -> ClientFrame:
             return CancelTask(task_id)
         case ["recall"]:
             return Recall()
+        case ["working_dir", str(digest), (None | bytes()) as archive] if is_digest(digest):
+            return WorkingDirFrame(digest, archive)
         case [
             "hello",
             {"version": int(version), "secret": str(secret), "python": str(python), "session": str(session), **rest},
@@ -308,7 +333,7 @@ def _task(task_id: int, fn_id: bytes, args: bytes, timeout_s: float | None, numb
 # -- worker to client
 
 
-def encode_welcome(worker_id: str, python: str, pid: int, gpu_uuids: list[str]) -> bytes:
+def encode_welcome(worker_id: str, python: str, pid: int, gpu_uuids: list[str], elsewhere: bool = False) -> bytes:
     """The frame that takes the client."""
     return encode_frame(
         [
@@ -322,6 +347,7 @@ def encode_welcome(worker_id: str, python: str, pid: int, gpu_uuids: list[str]) 
                 "answers_recalls": True,
                 "takes_values": True,
                 "takes_about": True,
+                "elsewhere": elsewhere,
             },
         ]
     )
@@ -352,6 +378,11 @@ def encode_item(task_id: int, body: bytes) -> bytes:
     return encode_frame(["item", task_id, body])
 
 
+def encode_working_dir_here(here: bool) -> bytes:
+    """The frame that answers a ``working_dir``."""
+    return encode_frame(["working_dir", here])
+
+
 def encode_output(task_id: int, stream: str, data: bytes) -> bytes:
     """The frame of something a task printed."""
     return encode_frame(["output", task_id, stream, data])
@@ -362,6 +393,8 @@ def parse_worker_frame(frame: list[Any]) -> WorkerFrame:
     match frame:
         case ["result", int(task_id), int(status), bytes(body)] if status in (OK, FAILED):
             return Result(task_id, status, body)
+        case ["working_dir", bool(here)]:
+            return WorkingDirHere(here)
         case ["recalled", list(task_ids)] if all(isinstance(task_id, int) for task_id in task_ids):
             return Recalled(task_ids)
         case ["item", int(task_id), bytes(body)]:
@@ -372,7 +405,7 @@ def parse_worker_frame(frame: list[Any]) -> WorkerFrame:
             "welcome",
             {"worker_id": str(worker_id), "python": str(python), "pid": int(pid), "gpu_uuids": list(uuids), **rest},
         ]:
-            asked = ("numbers_attempts", "answers_recalls", "takes_values", "takes_about")
+            asked = ("numbers_attempts", "answers_recalls", "takes_values", "takes_about", "elsewhere")
             can = (rest.get(name) is True for name in asked)
             return ClientWelcome(worker_id, python, pid, [str(uuid) for uuid in uuids], *can)
         case ["refused", dict(error)]:

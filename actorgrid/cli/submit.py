@@ -25,10 +25,15 @@ def command(
 ) -> None:
     """Queue a Python file as a job.
 
-    Prints the job's id. The file is read when the job starts: it must still be there then.
+    Prints the job's id. The file is read when the job starts: it must still be there then, unless it goes along with
+    --working-dir.
     """
     path = os.path.abspath(file)
     options["name"] = options["name"] or os.path.basename(path)
+    if options["working_dir"] is not None:
+        path = os.path.relpath(path, options["working_dir"])
+        if path.startswith(os.pardir):
+            raise click.UsageError(f"{file} is not in the working directory {options['working_dir']}")
     wanted = request(call, [interpreter or _python(), path, *arguments], **options)
     accepted = call.http.post("/api/jobs", wanted, repeat=True)
     if call.json:

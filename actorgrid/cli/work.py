@@ -157,6 +157,15 @@ _OPTIONS = [
     ),
     click.option("--cwd", type=click.Path(), metavar="DIR", help="Run there; else in the current directory."),
     click.option(
+        "--working-dir",
+        type=click.Path(exists=True, file_okay=False),
+        metavar="DIR",
+        help="Send this directory along, and run in it on whatever host: --working-dir .",
+    ),
+    click.option(
+        "--exclude", multiple=True, metavar="PATTERN", help="Of the working directory: leave this out; may be repeated."
+    ),
+    click.option(
         "--annotation",
         "annotations",
         callback=_annotations,
@@ -202,11 +211,25 @@ def request(call: CommandContext, command: list[str], stdin: bytes | None = None
     options["env"] = _environment(call, options["env"], options.pop("env_from_me"))
     options["depends_on"] = [find_job(call.http, text)["job_id"] for text in options.pop("after")]
     options["preemptible"] = not options.pop("no_preempt")
-    work: dict[str, Any] = {"command": command, "cwd": os.path.abspath(options.pop("cwd") or os.getcwd())}
+    work: dict[str, Any] = {"command": command, **_place(call, options)}
     if stdin is not None:
         work["stdin"] = stdin
     asked = {name: value for name, value in options.items() if value is not None}
     return options_of({**asked, "durable": True}).job_request(kind="command", **work)
+
+
+def _place(call: CommandContext, options: dict[str, Any]) -> dict[str, str]:
+    """Where it runs: in a directory that is on its host, or in one that is sent along (it is sent here)."""
+    cwd, sent, exclude = options.pop("cwd"), options.pop("working_dir"), options.pop("exclude")
+    if sent is None:
+        if exclude:
+            raise click.UsageError("--exclude is about a directory that is sent along: say --working-dir DIR as well")
+        return {"cwd": os.path.abspath(cwd or os.getcwd())}
+    if cwd is not None:
+        raise click.UsageError("--cwd and --working-dir both say where it runs: give one of them")
+    from actorgrid.client.working_dir import WorkingDir
+
+    return {"working_dir": WorkingDir(sent, exclude).send_to_door(call.http)}
 
 
 def _environment(call: CommandContext, named: dict[str, str], wanted: bool | None) -> dict[str, str]:

@@ -41,6 +41,7 @@ if TYPE_CHECKING:
     from .session import Session
     from .stream_items import StreamItems
     from .streams import TaskStream
+    from .working_dir import WorkingDir
 
 T = TypeVar("T")
 FINAL_STATES = frozenset({"succeeded", "failed", "cancelled", "lost"})
@@ -87,6 +88,8 @@ class Client(ClusterViewClient):
         ca_fingerprint: str | None = None,
         nested_wait_s: float | None = NESTED_WAIT_S,
         balancing: str | None = None,
+        working_dir: str | os.PathLike[str] | None = None,
+        exclude: Sequence[str] = (),
     ) -> None:
         """*keep_alive_s*: how long an idle worker is kept leased. *stream_output*: show what session tasks print.
 
@@ -94,7 +97,11 @@ class Client(ClusterViewClient):
         before it fails with NoRoomForNestedTask (``None``: whenever); outside of work there is no such bound.
 
         *balancing*: which worker gets a session task that does not say, by name (docs/load_balancing.md); ``None``: as
-        the pool's setting on the host is. Raises BadRequest.
+        the pool's setting on the host is.
+
+        *working_dir*: a directory that work finds as its own: session tasks on this machine go to the directory itself,
+        all other work runs in what was sent of it at the first need, without what matches *exclude*
+        (docs/what_work_gets.md). Raises BadRequest.
         """
         if balancing is not None:
             balancing_policy(balancing)
@@ -104,6 +111,13 @@ class Client(ClusterViewClient):
         self._stream_output = stream_output
         self._nested_wait_s = nested_wait_s
         self._balancing = balancing
+        self._working_dir: WorkingDir | None = None
+        if working_dir is not None:
+            from .working_dir import WorkingDir
+
+            self._working_dir = WorkingDir(working_dir, exclude)
+        elif exclude:
+            raise BadRequest("exclude is about a working directory", hint="say working_dir='.' as well")
         self._closed = False
         self._of_parents: list[object] = []
         self._begin()
@@ -120,6 +134,8 @@ class Client(ClusterViewClient):
         """Go on in a forked child with a session of its own."""
         # Kept: what ends with them would be told to workers and hosts that still serve the parent.
         self._of_parents += [self._session, self._durable, self._holds]
+        if self._working_dir is not None:
+            self._working_dir.after_fork()
         self._begin()
 
     @property
@@ -235,8 +251,10 @@ class Client(ClusterViewClient):
                 hint='client.run(["sh", "-c", "..."]) for a shell',
             )
         chosen = options_of({**options, "timeout": timeout})
+        sent = self._working_dir.send_to_door(self.http) if self._working_dir is not None and cwd is None else None
         job_id = self.submit_job(
             stdin=stdin,
+            working_dir=sent,
             cwd=None if cwd is None else os.path.abspath(cwd),
             **chosen.job_request(kind="command", command=[str(word) for word in command]),
         )["job_id"]
@@ -488,6 +506,7 @@ class Client(ClusterViewClient):
                     stream_output=self._stream_output,
                     nested_wait_s=self._nested_wait_s,
                     balancing=self._balancing,
+                    working_dir=self._working_dir,
                 )
             return self._session
 
@@ -497,7 +516,7 @@ class Client(ClusterViewClient):
         with self._lock:
             self._usable()
             if self._durable is None:
-                self._durable = DurableJobs(self.http)
+                self._durable = DurableJobs(self.http, self._working_dir)
             return self._durable
 
     def _usable(self) -> None:

@@ -32,6 +32,7 @@ from .http import AdminHttp, segment
 from .nested import never_starts
 from .options import TaskOptions
 from .pickling import PYTHON, job_payload, loads_value
+from .working_dir import WorkingDir
 
 FINAL_STATES = frozenset({"succeeded", "failed", "cancelled", "lost"})
 GATHER_S = 0.003
@@ -46,8 +47,9 @@ SWEEP_JOBS = 50
 class DurableJobs:
     """The function jobs of one client, from submit to result."""
 
-    def __init__(self, http: AdminHttp) -> None:
+    def __init__(self, http: AdminHttp, working_dir: WorkingDir | None = None) -> None:
         self._http = http
+        self._working_dir = working_dir
         self._lock = threading.Lock()
         self._unsent: queue.Queue[tuple[dict[str, Any], JobFuture[Any]] | None] = queue.Queue(MAX_UNSENT)
         self._outstanding: dict[str, JobFuture[Any]] = {}
@@ -61,9 +63,13 @@ class DurableJobs:
         self, fn: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], options: TaskOptions
     ) -> JobFuture[Any]:
         """Queue one job; it goes out with others within a few milliseconds. Waits while 10,000 are unsent."""
-        payload, inputs = job_payload(fn, args, kwargs)
+        # With a directory of its own a job runs in what was sent, on this machine, too: it may run again much later.
+        sent = self._working_dir
+        payload, inputs = job_payload(fn, args, kwargs, directory=sent is None)
         name = options.name or str(getattr(fn, "__name__", type(fn).__name__))
         request = options.job_request(inputs, kind="function", payload=payload, python=PYTHON, name=name)
+        if sent is not None:
+            request["working_dir"] = sent.send_to_door(self._http)
         job_id = request["task_id"]
         future: JobFuture[Any] = JobFuture(job_id, name, self._cancel, self._never_starts)
         with self._lock:

@@ -161,14 +161,16 @@ def _plain_but_for_futures(values: Iterable[Any]) -> bool:
     return True
 
 
-def job_payload(fn: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[bytes, list[str]]:
+def job_payload(
+    fn: Any, args: tuple[Any, ...], kwargs: dict[str, Any], directory: bool = True
+) -> tuple[bytes, list[str]]:
     """``(fn, args, kwargs)`` with references to other jobs' results, and the ids of those jobs.
 
-    Behind it stands where this process is and imports from, for a worker on this machine.
+    Behind it stands from where this process imports, for a worker on this machine, and with *directory* where it is.
     """
     jobs: dict[str, None] = {}
     payload = dumps(_JobCall(fn, args, kwargs), "the function and its arguments", jobs)
-    return _bounded(with_environment(payload, of_this_process())), list(jobs)
+    return _bounded(with_environment(payload, of_this_process(directory))), list(jobs)
 
 
 class _JobCall(NamedTuple):

@@ -54,6 +54,7 @@ from .output import OutputPrinter
 from .pickling import PYTHON, FunctionCode
 from .stream_items import StreamItems
 from .user import user_name
+from .working_dir import WorkingDir
 
 FIRST_LEASE_WAIT_S = 20.0
 GROWTH_WAIT_S = 0.5
@@ -82,8 +83,10 @@ class Session:
         stream_output: bool = True,
         nested_wait_s: float | None = NESTED_WAIT_S,
         balancing: str | None = None,
+        working_dir: WorkingDir | None = None,
     ) -> None:
         self._http = http
+        self._working_dir = working_dir
         self._patience_s = nested_wait_s if nested_wait_s is not None and inside_work() else math.inf
         self._keep_alive_s = keep_alive_s
         self._lock = threading.Lock()
@@ -256,7 +259,8 @@ class Session:
             sock.settimeout(WELCOME_TIMEOUT_S)
             sock.connect(str(grant["socket_path"]))
             said_s = time.monotonic()
-            sock.sendall(encode_hello(str(grant["secret"]), PYTHON, session_id, of_this_process()))
+            here = of_this_process() if self._working_dir is None else self._working_dir.environment()
+            sock.sendall(encode_hello(str(grant["secret"]), PYTHON, session_id, here))
             decoder = FrameDecoder()
             frames: list[list[Any]] = []
             while not frames:
@@ -270,6 +274,8 @@ class Session:
                 raise answer.error
             if not isinstance(answer, ClientWelcome):
                 raise PeerRefused("the leased worker did not say welcome", found=str(frames[0][0]))
+            if answer.elsewhere and self._working_dir is not None:
+                self._working_dir.send_to_worker(sock, decoder)
         except OSError as error:
             sock.close()
             self.give_back(lease_id)

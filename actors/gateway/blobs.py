@@ -58,6 +58,16 @@ class BlobStore:
                 raise self._failed(error) from error
         return digests
 
+    def has(self, digest: str) -> bool:
+        """Whether a blob is here; if so, it is young again, so that no sweep takes it before a job names it."""
+        try:
+            os.utime(self._folder / digest)
+        except FileNotFoundError:
+            return False
+        except OSError as error:
+            raise self._failed(error) from error
+        return True
+
     def _put(self, content: bytes) -> str:
         digest = hashlib.sha256(content).hexdigest()
         path = self._folder / digest

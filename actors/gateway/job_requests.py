@@ -10,6 +10,7 @@ from typing import cast
 from actorgrid.demand import Demand
 from actorgrid.errors import MalformedBody, PythonMismatch
 from actorgrid.models import Resources, TaskRequest
+from actorgrid.working_dir import VARIABLE
 
 from ..ledger.record_checks import JOB_FIELDS_SINCE
 from ..ledger.record_types import JobRecord, ResourcesRecord
@@ -71,18 +72,21 @@ def job_record(
         name = request.name or "function"
     else:
         name = request.name or os.path.basename(request.command[0])[:200]
+    sent = request.working_dir is not None
     record = {
         "job_id": request.task_id,
         "name": name,
         "user_id": request.user_id or UNKNOWN_USER,
         "kind": request.kind,
         "command": list(request.command) if request.kind == "command" else [],
-        "payload_digest": payload_digest,
-        "stdin_digest": stdin_digest,
+        # Of its two files the one that its kind has no use for is the archive of its working directory: brought,
+        # spread and kept as the other is. Its variable says so (``working_dir_of``).
+        "payload_digest": request.working_dir if sent and request.kind == "command" else payload_digest,
+        "stdin_digest": request.working_dir if sent and request.kind == "function" else stdin_digest,
         "python": request.python,
         "priority": request.priority,
         "policy": request.scheduling_policy.value,
-        "env": dict(request.env),
+        "env": _env(request),
         "cwd": request.cwd,
         "max_execution_time_s": request.max_execution_time_s,
         "pool": request.pool.value if request.pool else None,
@@ -97,6 +101,11 @@ def job_record(
         **{each: value for each in JOB_FIELDS_SINCE if (value := getattr(request, each))},
     }
     return cast("JobRecord", record)
+
+
+def _env(request: TaskRequest) -> dict[str, str]:
+    env = {name: value for name, value in request.env.items() if name != VARIABLE}
+    return {**env, VARIABLE: request.working_dir} if request.working_dir is not None else env
 
 
 def job_checks(request: TaskRequest, where: str = "") -> None:

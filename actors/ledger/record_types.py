@@ -180,9 +180,9 @@ class JobRecord(TypedDict):
     command: list[str]
     """The program and its arguments; empty for a function."""
     payload_digest: str | None
-    """SHA-256 of the pickled function, in hex."""
+    """SHA-256 of the pickled function, in hex; of a command, of the archive of its working directory, if it has one."""
     stdin_digest: str | None
-    """SHA-256 of what its standard input holds, in hex."""
+    """SHA-256 of what its standard input holds, in hex; of a function, of the archive of its working directory."""
     python: str | None
     """The Python that the function needs, as major.minor."""
     priority: int

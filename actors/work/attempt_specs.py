@@ -18,6 +18,7 @@ from .attempt_dir import AttemptDir
 from .environment import device_variables, work_environment
 from .gang_environment import launcher_variables, rank_variables
 from .shim_link import SPEC_VERSION
+from .working_dir_spec import with_working_dir
 
 
 class ServedBy(NamedTuple):
@@ -91,7 +92,7 @@ def attempt_spec(
             "max_result_bytes": settings.work.max_result_bytes,
             "result_path": str(AttemptDir(paths.attempts_dir, attempt_id).result),
         }
-    return spec
+    return with_working_dir(spec, job, paths)
 
 
 def socket_path(folder: Path, name: str, kind: str) -> Path:

@@ -94,7 +94,7 @@ def describe_failure(error: BaseException, timeout_s: float | None = None) -> tu
     text = "".join(traceback.format_exception(type(error), error, frames))[-MAX_TRACEBACK_CHARS:]
     hint = ""
     if isinstance(error, ModuleNotFoundError):
-        hint = f"install {error.name!r} where the host's Python finds it, or set PYTHONPATH in env"
+        hint = f"install {error.name!r} where the host's Python finds it, or send it along: working_dir="
     elif isinstance(error, SystemExit):
         hint = "a function gives its result by return; sys.exit ends it as failed"
     try:

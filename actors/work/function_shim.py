@@ -34,8 +34,9 @@ from .containment import Containment, write_record
 from .linux import boot_seconds
 from .process_state import ProcessState, reset_peak, state_and_use
 from .process_tree import descendants
-from .shim import Shim, worker_draft
+from .shim import Shim
 from .shim_sockets import WorkerSocket
+from .worker_process import worker_draft
 
 PARTS = ("id", "job_id", "env", "cwd", "timeout_s", "function")
 """Of an attempt's spec, what its process is told: not the token of its shim."""

@@ -374,6 +374,7 @@ class Leases:
                 "pool": pool,
                 "number": number,
                 "socket_path": str(self._socket_path(worker_id)),
+                "working_dirs": str(paths.working_dirs_dir),
             },
         }
         try:

@@ -31,7 +31,6 @@ import resource
 import select
 import signal
 import socket
-import sys
 import time
 import traceback
 from collections.abc import Callable
@@ -67,6 +66,8 @@ from .pid_namespace import Init
 from .pid_namespace import enter as enter_pid_namespace
 from .process_tree import children_of, descendants, kill_descendants, living, send, start_ticks, tree_rss_bytes
 from .shim_sockets import AgentSockets, WorkerSocket, listen
+from .worker_process import worker_body, worker_draft
+from .working_dir_spec import hold_working_dir, unpack_working_dir
 
 MEMORY_CHECK_S = 0.25
 KILL_AGAIN_S = 0.01
@@ -134,6 +135,7 @@ class Shim:
         # Before the guard and the worker see it: a deadline that was never set reads as 0, which is long over.
         self._renew(self._deadline)
         self._make_group()
+        hold_working_dir(self._spec)
         self._start(body, inherited)
         self._poll.register(self._wake, select.POLLIN)
         self._poll.register(self._timer.fd, select.POLLIN)
@@ -252,6 +254,12 @@ class Shim:
                 os.dup2(source, target)
             close_all_but([0, 1, 2, fault, *(end.fileno() for end in inherited)])
             os.umask(0o022)
+            if spec.get("working_dir"):
+                # It may take longer than the shim can wait: what fails from here on is said on standard error.
+                os.close(fault)
+                fault = 2
+                step = "unpack the working directory"
+                unpack_working_dir(spec)
             step = f"enter {spec['cwd']}"
             os.chdir(spec["cwd"])
             if boot_seconds() >= self._deadline:
@@ -261,9 +269,10 @@ class Shim:
                 os.execvpe(spec["command"][0], spec["command"], spec["env"])  # nosec B606 - the job itself
         except (OSError, ValueError, ActorGridError) as error:
             why = (error.strerror or "") if isinstance(error, OSError) else str(error)
-            os.write(fault, f"cannot {step}: {why}".encode()[:4000])
+            os.write(fault, f"cannot {step}: {why}".encode()[:4000] + (b"\n" if fault == 2 else b""))
             os._exit(EXIT_NOT_STARTED)
-        os.close(fault)
+        if fault != 2:
+            os.close(fault)
         try:
             setproctitle(spec["title"])
             mark(spec["env"].get(MARK_HOST, ""), self._dir.attempt_id)
@@ -531,37 +540,12 @@ class Shim:
             self._worker = None
 
 
-def worker_draft(result: Path) -> Path:
-    """The file in which a worker leaves its result; the shim renames it, unless it came too late."""
-    return result.with_name(f"{result.name}.draft")
-
-
 def result_bytes(directory: AttemptDir) -> int | None:
     """The size of the result that an attempt left, if it left one."""
     try:
         return directory.result.stat().st_size
     except OSError:
         return None
-
-
-def worker_body(spec: dict[str, Any], inherited: list[socket.socket], is_over: Callable[[], bool]) -> int:
-    """What the child of a function job or pool worker does after its fork; gives the exit code."""
-    from . import function_job, function_server, worker
-
-    sys.stdin, sys.stdout, sys.stderr = (
-        os.fdopen(0, "r", closefd=False),
-        os.fdopen(1, "w", buffering=1, closefd=False),
-        os.fdopen(2, "w", buffering=1, closefd=False),
-    )
-    gc.enable()
-    worker.use_environment(spec["env"])
-    if spec["kind"] == "function":
-        return function_job.run_job(spec, worker_draft(Path(spec["function"]["result_path"])))
-    if spec["kind"] == "functions":
-        (control,) = inherited
-        function_server.serve(spec, control, is_over)
-    listener, control = inherited
-    worker.serve(spec["worker"]["worker_id"], listener, control, is_over)
 
 
 def run_shim(folder: str, ready: int, deadline: float, containment: Containment) -> None:

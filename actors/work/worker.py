@@ -51,6 +51,7 @@ from actorgrid.transports.task_frames import (
     MoreItems,
     Recall,
     TaskFrame,
+    WorkingDirFrame,
     encode_failure,
     encode_item,
     encode_output,
@@ -58,6 +59,7 @@ from actorgrid.transports.task_frames import (
     encode_refused,
     encode_success,
     encode_welcome,
+    encode_working_dir_here,
     parse_client_frame,
 )
 from actorgrid.transports.task_inputs import loads_with_inputs
@@ -69,6 +71,8 @@ from .function_call import TimeIsUp, describe_failure, dump_value
 from .item_stream import ItemGrants
 from .recall_watch import RecallWatch
 from .task_output import FLUSH_AFTER_S, TaskOutput
+from .working_dir_spec import enter_working_dir
+from .working_dirs import WorkingDirs
 
 EXIT_TOO_LATE = 75
 READ_BYTES = 256 * 1024
@@ -90,9 +94,15 @@ class Worker:
     """The loop of a pool worker. One client at a time; each new client needs a new secret from the agent."""
 
     def __init__(
-        self, worker_id: str, listener: socket.socket, control: socket.socket, is_over: Callable[[], bool]
+        self,
+        worker_id: str,
+        listener: socket.socket,
+        control: socket.socket,
+        is_over: Callable[[], bool],
+        working_dirs: WorkingDirs | None,
     ) -> None:
         self.worker_id = worker_id
+        self._working_dirs = working_dirs
         self._is_over = is_over
         self.last_flush = 0.0
         self._listener = listener
@@ -227,10 +237,9 @@ class Worker:
             if not isinstance(message, ClientHello):
                 raise PeerRefused("the first frame must be a hello")
             self._check(message)
-            if message.environment is not None:
-                take(message.environment)
+            elsewhere = message.environment is not None and not take(message.environment)
             client.welcome = True
-            client.socket.sendall(encode_welcome(self.worker_id, PYTHON, os.getpid(), self._gpu_uuids))
+            client.socket.sendall(encode_welcome(self.worker_id, PYTHON, os.getpid(), self._gpu_uuids, elsewhere))
         elif isinstance(message, TaskFrame):
             client.queue(message)
         elif isinstance(message, InputValue):
@@ -243,6 +252,9 @@ class Worker:
             self._grants.wake()
         elif isinstance(message, MoreItems):
             self._grants.grant(message.task_id, message.granted)
+        elif isinstance(message, WorkingDirFrame):
+            client.reply(encode_working_dir_here(enter_working_dir(message, self._working_dirs)))
+            self.flush_replies()
         elif isinstance(message, Recall):
             client.reply(encode_recalled(client.give_back()))
         else:
@@ -504,8 +516,15 @@ class Worker:
 
 
 def serve(
-    worker_id: str, listener: socket.socket, control: socket.socket, is_over: Callable[[], bool] = lambda: False
+    worker_id: str,
+    listener: socket.socket,
+    control: socket.socket,
+    is_over: Callable[[], bool] = lambda: False,
+    working_dirs: WorkingDirs | None = None,
 ) -> NoReturn:
-    """Be a pool worker. *is_over*: whether its deadline has passed, so that nothing it says counts any more."""
+    """Be a pool worker. *is_over*: whether its deadline has passed, so that nothing it says counts any more.
+
+    *working_dirs*: where it keeps those of its clients on other machines; without, it takes none.
+    """
     faulthandler.enable(file=2)  # what a task was doing when it crashed Python is the last that its worker says
-    Worker(worker_id, listener, control, is_over).run()
+    Worker(worker_id, listener, control, is_over, working_dirs).run()

@@ -14,6 +14,7 @@ from actorgrid.actors.ledger.api_keys import make_key
 
 JOB = {"task_id": "new", "command": ["true"]}
 BODIES: dict[str, Any] = {
+    "post_working_dir": {"digest": "0" * 64},
     "post_job": JOB,
     "post_jobs": {"jobs": [{**JOB, "task_id": "x"}, {**JOB, "task_id": "y"}]},
     "put_config": {"value": 3.0},

@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+import actorgrid
 from tests.processes import is_alive, until
 from tests.system.cluster_host import ClusterHost
 from tests.system.test_gangs import MEET, met
@@ -56,6 +57,17 @@ def held(folder: Path, attempt: int) -> dict[int, int]:
 
     by_rank: dict[int, int] = until(pids, f"all members of attempt {attempt} run")
     return by_rank
+
+
+def test_members_on_all_hosts_run_in_the_directory_that_was_sent_once(three: Three, tmp_path: Path) -> None:
+    (tmp_path / "text.txt").write_text("what was sent")
+    (tmp_path / "look.py").write_text("import os; print(open('text.txt').read(), os.getcwd(), flush=True)")
+    with actorgrid.connect(data_dir=three[2].data_dir, working_dir=tmp_path) as client:
+        job = client.run([sys.executable, "look.py"], check=True, **SPREAD).job
+        told = [b"".join(client.logs(job["job_id"], rank=rank)).decode().split() for rank in range(3)]
+    kept = {path for host in three for path in (host.data_dir / "working_dirs").iterdir() if path.is_dir()}
+    assert [words[:3] for words in told] == [["what", "was", "sent"]] * 3
+    assert {Path(words[3]) for words in told} == kept and len({path.name for path in kept}) == 1
 
 
 def test_members_on_hosts_of_their_own_meet_at_rank_0(three: Three) -> None:

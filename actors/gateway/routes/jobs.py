@@ -97,15 +97,25 @@ async def _accept(call: RequestContext, requests: list[TaskRequest]) -> list[Sub
     wanted = sum(len(content) for content in contents)
     store = call.app.blobs
 
+    working_dirs = list(dict.fromkeys(request.working_dir for request in requests if request.working_dir is not None))
+
     def keep() -> dict[bytes, str]:
+        for digest in working_dirs:
+            if not store.has(digest):
+                raise BadRequest(
+                    "the archive of the working directory is not here",
+                    asked=digest,
+                    hint="send it to /api/working-dirs first; the client and the command line do",
+                )
         store.check_room(wanted, settings.performance.min_free_bytes)
         return dict(zip(contents, store.put_all(contents), strict=True))
 
     # On the disk for good first: once the ledger names a payload, a crash of ours must not lose it.
     digests = await call.app.in_pool(keep)
-    if digests and call.app.host.enrolment is not None:
+    named = (*digests.values(), *working_dirs)
+    if named and call.app.host.enrolment is not None:
         # As durable as the ledger's entry will be: the loss of this host must not lose the job.
-        await call.ask("links", SpreadBlobs(tuple(digests.values())), SPREAD_S)
+        await call.ask("links", SpreadBlobs(named), SPREAD_S)
     now = time()
     jobs = tuple(
         job_record(

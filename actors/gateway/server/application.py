@@ -38,6 +38,7 @@ from actorgrid.actors.gateway.routes import (
     state,
     tokens,
     trust,
+    working_dirs,
 )
 from actorgrid.actors.host.children import CHILDREN, OF_A_CLUSTER
 from actorgrid.actors.host.context import HostContext
@@ -77,6 +78,7 @@ _SUBJECTS = (
     inspect,
     jobs,
     job_files,
+    working_dirs,
     state,
     locks,
     sessions,

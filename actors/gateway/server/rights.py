@@ -33,6 +33,7 @@ WORK_MAY = frozenset(
         ("GET", "/api/events"),
         ("POST", "/api/jobs"),
         ("POST", "/api/jobs/batch"),
+        ("POST", "/api/working-dirs"),
         ("GET", "/api/jobs"),
         ("GET", "/api/jobs/{job_id}"),
         ("POST", "/api/jobs/{job_id}/cancel"),

@@ -1,0 +1,91 @@
+"""How work comes to a working directory that was sent: a job by its spec, a session's worker by its client's word."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import sys
+from pathlib import Path
+from typing import Any
+
+from actorgrid.actors.ledger.record_types import JobRecord
+from actorgrid.configs.paths import HostPaths
+from actorgrid.errors import MalformedBody, NotSupported, StorageError
+from actorgrid.transports.task_frames import WorkingDirFrame
+from actorgrid.working_dir import VARIABLE, is_digest
+
+from .working_dirs import WorkingDirs
+
+
+def working_dir_of(job: JobRecord) -> str:
+    """The digest of the job's working directory; empty when it has none.
+
+    It is one of the job's two files, and named by its variable: a command has no payload, a function no standard input.
+    """
+    digest = (job.get("env") or {}).get(VARIABLE, "")
+    file = job.get("payload_digest") if job.get("kind", "command") == "command" else job.get("stdin_digest")
+    return digest if is_digest(digest) and digest == file else ""
+
+
+def with_working_dir(spec: dict[str, Any], job: JobRecord, paths: HostPaths) -> dict[str, Any]:
+    """The spec of an attempt, with the job's working directory where it has one."""
+    digest = working_dir_of(job)
+    if digest:
+        place = str(WorkingDirs(paths.working_dirs_dir).path(digest))
+        spec["cwd"] = place
+        spec["stdin"] = spec["stdin"] if spec["kind"] == "command" else None
+        spec["working_dir"] = {
+            "folder": str(paths.working_dirs_dir),
+            "digest": digest,
+            "archive": str(paths.blobs_dir / digest),
+        }
+        imports = (place, spec["env"].get("PYTHONPATH", ""))
+        spec["env"] |= {VARIABLE: place, "PYTHONPATH": os.pathsep.join(filter(None, imports))}
+    return spec
+
+
+def hold_working_dir(spec: dict[str, Any]) -> None:
+    """Keep the attempt's working directory from being removed, for as long as this process lives."""
+    wanted = spec.get("working_dir")
+    if wanted:
+        WorkingDirs(Path(wanted["folder"])).hold(wanted["digest"])
+
+
+def unpack_working_dir(spec: dict[str, Any]) -> None:
+    """Unpack the attempt's working directory, unless it is there. Raises MalformedBody, DiskFull, OSError."""
+    wanted = spec.get("working_dir")
+    if wanted:
+        WorkingDirs(Path(wanted["folder"])).add(wanted["digest"], Path(wanted["archive"]).read_bytes)
+
+
+def enter_working_dir(wanted: WorkingDirFrame, kept: WorkingDirs | None) -> bool:
+    """Go to a working directory with this worker, and import from it first; unpack it where its archive came along.
+
+    It is held until the worker ends. ``False``: it is not on this host, and its archive is needed. Raises NotSupported,
+    MalformedBody, DiskFull, StorageError.
+    """
+    if kept is None:
+        raise NotSupported("this worker keeps no working directories", asked=wanted.digest)
+    try:
+        return _enter(wanted, kept)
+    except OSError as error:
+        raise StorageError(f"cannot keep the working directory: {error.strerror}", asked=wanted.digest) from error
+
+
+def _enter(wanted: WorkingDirFrame, kept: WorkingDirs) -> bool:
+    held = kept.hold(wanted.digest)
+    archive = wanted.archive
+    if archive is None and not kept.has(wanted.digest):
+        os.close(held)
+        return False
+    if archive is not None:
+        if hashlib.sha256(archive).hexdigest() != wanted.digest:
+            raise MalformedBody("the working directory is not of that digest", asked=wanted.digest)
+        kept.add(wanted.digest, lambda: archive)
+    place = str(kept.path(wanted.digest))
+    os.chdir(place)
+    os.environ[VARIABLE] = place
+    explicit = os.environ.get("PYTHONPATH", "").split(os.pathsep)
+    first = sum(entry in explicit for entry in sys.path[: len(explicit)])
+    sys.path[:] = dict.fromkeys([*sys.path[:first], place, *sys.path[first:]])
+    return True
