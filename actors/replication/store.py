@@ -146,7 +146,7 @@ class StateStore:
     def retire(self, retired: RetiredOrigins) -> list[str]:
         """Retire origins in states and vector, with the next commit; the keys whose states changed.
 
-        Nothing may be staged. Takes about 2 us a key.
+        Nothing may be staged. Takes 3 to 7 us a key.
         """
         assert not self._batch and not self._batch_vector, "what is staged would be read back behind this"
         self.retired, self._batch_retired = retired, True
