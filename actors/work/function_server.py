@@ -26,6 +26,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NoReturn
 
+from actorgrid import task_context
 from actorgrid.transports.frames import FrameDecoder, encode_frame
 
 from . import function_job
@@ -71,6 +72,7 @@ class _Server:
 
     def run(self, call: dict[str, Any]) -> None:
         """Run one call and say how it went; leave where it failed."""
+        task_context.begins(None)  # what is unpickled before the call itself begins is not the last one's
         mark(self._tag, call["id"])
         sys.path[:] = self._path
         sys.stdin, sys.stdout, sys.stderr = self._streams

@@ -21,7 +21,16 @@ from typing import Any
 from .figures import Figure, Skipped, registry
 from .machine import describe
 
-PEERS = ("actor_peers", "cluster_peers", "graph_peers", "offset_allocator", "process_pool", "raft_peers", "ray")
+PEERS = (
+    "actor_peers",
+    "cluster_peers",
+    "graph_peers",
+    "jobs_peers",
+    "offset_allocator",
+    "process_pool",
+    "raft_peers",
+    "ray",
+)
 MODULES = (
     "actors",
     "balancing",
