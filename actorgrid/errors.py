@@ -40,6 +40,7 @@
     - PortInUse
     - DataDirUnusable
     - HostUnreachable
+      * ClientClosed (also a RuntimeError)
     - HostIsolated
     - StartFailed
     - KeyExposed
@@ -368,6 +369,10 @@ class DataDirUnusable(HostError):
 
 class HostUnreachable(HostError):
     """No agent answers there."""
+
+
+class ClientClosed(HostUnreachable, RuntimeError):
+    """The client was closed or shut down. A RuntimeError, as Python's own executors raise."""
 
 
 class HostIsolated(HostError):

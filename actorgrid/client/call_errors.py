@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from actorgrid.errors import ActorGridError, StaleToken, TaskTimedOut, WorkerLost, error_from_dict
+from actorgrid.errors import ActorGridError, NotSupported, StaleToken, TaskTimedOut, WorkerLost, error_from_dict
 from actorgrid.fencing import FencingToken
 from actorgrid.transports.remote_exceptions import raised_by_task
 from actorgrid.transports.task_frames import decode_failure_body
@@ -39,6 +39,15 @@ def worker_lost(link: LeasedWorker, found: str, call: TaskCall) -> WorkerLost:
         found=f"worker {link.worker_id}: {found or 'gone'}",
         hint="does the task crash Python, end it (os._exit), or need more memory than there is? retries= sets how often"
         " it is tried again",
+    )
+
+
+def takes_no_futures(link: LeasedWorker) -> NotSupported:
+    """The error when the worker of a call, *link*'s, does not know inputs."""
+    return NotSupported(
+        "the host runs an earlier version, whose workers take no futures among arguments",
+        found=f"worker {link.worker_id}",
+        hint="pass future.result(), or upgrade the host",
     )
 
 

@@ -75,18 +75,27 @@ class CallOptions:
         fn: Callable[..., T],
         /,
         *iterables: Iterable[Any],
-        chunk: int = 1,
-        window: int = WINDOW,
+        chunksize: int = 1,
+        buffersize: int | None = None,
         progress: bool = False,
         **kwargs: Any,
     ) -> MapResults[T]:
-        """As of the client, but that all further keyword arguments are the function's own, the same for all items."""
+        """As of the client, but that all further keyword arguments are the function's own, the same for all items.
+
+        How long values are waited for is said to what it returns: ``within(5)``.
+        """
         from .map_results import MapResults
 
-        said = {"chunk": chunk != 1, "window": window != WINDOW, "progress": progress}
+        said = {"chunksize": chunksize != 1, "buffersize": buffersize is not None, "progress": progress}
         own = with_own_keywords(fn, len(iterables), kwargs, said)
         return MapResults(
-            self._client, self.task_options, own, iterables, chunk=chunk, window=window, progress=progress
+            self._client,
+            self.task_options,
+            own,
+            iterables,
+            chunksize=chunksize,
+            buffersize=WINDOW if buffersize is None else buffersize,
+            progress=progress,
         )
 
     def __repr__(self) -> str:

@@ -12,19 +12,20 @@ import time
 import uuid
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import Executor
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from actorgrid.balancing.targets import balancing_policy
-from actorgrid.errors import BadRequest, HostUnreachable, ResultGone, WrongState
+from actorgrid.errors import BadRequest, ClientClosed, HostUnreachable, ResultGone, WrongState
 from actorgrid.job_outcome import deciding_attempt
 
-from .call_options import STREAM_WINDOW, WINDOW, CallOptions
+from .call_options import STREAM_WINDOW, CallOptions
 from .cluster_view import ClusterViewClient
 from .find import fingerprint, locate
 from .forks import renew_in_children
 from .http import AdminHttp, segment
-from .keywords import divide
+from .keywords import divide, refuse_words
 from .nested import LOOK_S, NESTED_WAIT_S, inside_work, never_starts
 from .options import DEFAULTS, TaskOptions, options_of
 from .state import SharedState
@@ -66,14 +67,15 @@ class CommandResult:
         return self.state == "succeeded"
 
 
-class Client(ClusterViewClient):
+class Client(ClusterViewClient, Executor):
     """A client of a host, or of its cluster, for one user. Safe to use from many threads.
 
     A forked child goes on with it: it opens a session of its own when it submits. Futures, workers and locks of before
     the fork stay the parent's.
 
-    ``with client:`` makes it the one that ``@task`` functions use, and closes it at the end. Closing cancels
-    session tasks that are unfinished; jobs go on.
+    A ``concurrent.futures.Executor``. ``with client:`` makes it the one that ``@task`` functions use, waits at its
+    end for the session tasks that are unfinished, and closes it; left by an exception, it cancels them, as closing
+    does. Jobs go on.
     """
 
     def __init__(
@@ -119,6 +121,7 @@ class Client(ClusterViewClient):
         elif exclude:
             raise BadRequest("exclude is about a working directory", hint="say working_dir='.' as well")
         self._closed = False
+        self._shut = False  # takes nothing more, and closes when what it has is done
         self._of_parents: list[object] = []
         self._begin()
         _open_clients.add(self)
@@ -192,7 +195,7 @@ class Client(ClusterViewClient):
         code = function_code(fn)
         if options.name is not None:
             code = code._replace(name=options.name)
-        session = self._session if self._session is not None and not self._closed else self._open_session()
+        session = self._session if self._session is not None and not self._shut else self._open_session()
         inputs: dict[LazyFuture[Any], int] = {}
         return session.submit(code, arguments(args, dict(kwargs), inputs), options, tuple(inputs), stream)
 
@@ -209,25 +212,34 @@ class Client(ClusterViewClient):
         options, kwargs = divide(fn, len(args), keywords, base)
         return CallOptions(self, options).stream(fn, *args, window=window, **kwargs)
 
-    def map(
+    def map(  # type: ignore[override]  # its function has no name for keywords to take
         self,
         fn: Callable[..., T],
         /,
         *iterables: Iterable[Any],
-        chunk: int = 1,
-        window: int = WINDOW,
+        timeout: float | None = None,
+        chunksize: int = 1,
+        buffersize: int | None = None,
         progress: bool = False,
         **keywords: Any,
     ) -> MapResults[T]:
         """``fn`` over the items, side by side; an iterator of the values in order.
 
-        Work starts at once, with at most *window* tasks ahead of what was taken. *chunk* items travel in one task:
-        worth it below some 100 µs each. The first failure is raised where its value would be, and cancels the rest.
-        *progress* shows a count on a terminal. Further keywords as of submit; the function's are the same for all.
+        Work starts at once, with at most *buffersize* tasks (4,096 unless said) ahead of what was taken. *chunksize*
+        items travel in one task: worth it below some 100 µs each. A value that is not there *timeout* seconds after
+        the call raises TimeoutError. The first failure is raised where its value would be, and cancels the rest.
+        *progress* shows a count on a terminal. Further keywords as of submit; the function's are the same for all,
+        and so is ``client.options(timeout=...).map``, a limit for each task. Raises BadRequest.
         """
         base, fn = (fn.task_options, fn.fn) if isinstance(fn, Task) else (DEFAULTS, fn)
         options, kwargs = divide(fn, len(iterables), keywords, base)
-        return CallOptions(self, options).map(fn, *iterables, chunk=chunk, window=window, progress=progress, **kwargs)
+        own = {} if timeout is None else {"timeout": timeout}
+        refuse_words(fn, len(iterables), own, "map")
+        return (
+            CallOptions(self, options)
+            .map(fn, *iterables, chunksize=chunksize, buffersize=buffersize, progress=progress, **kwargs)
+            .within(timeout)
+        )
 
     def run(
         self,
@@ -465,12 +477,32 @@ class Client(ClusterViewClient):
 
     # -- its own life
 
+    def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
+        """Take no more work, and close when the session tasks that are unfinished have ended. Jobs go on.
+
+        With *wait* it returns when that is done. With *cancel_futures* tasks that have not started are cancelled.
+        At the end of the interpreter what is still unfinished is cancelled.
+        """
+        with self._lock:
+            self._shut = True
+            session = self._session
+        if session is None:
+            self.close()
+            return
+        if cancel_futures:
+            session.cancel_waiting()
+        if wait:
+            session.wait_until_done()
+            self.close()
+        else:
+            threading.Thread(target=self.shutdown, name="actorgrid-shutdown", daemon=True).start()
+
     def close(self) -> None:
         """Cancel unfinished session tasks, give leases and locks back, close connections. Again: harmless."""
         with self._lock:
             if self._closed:
                 return
-            self._closed = True
+            self._closed = self._shut = True
             session, durable, holds = self._session, self._durable, self._holds
         _open_clients.discard(self)
         if holds is not None:
@@ -489,7 +521,10 @@ class Client(ClusterViewClient):
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
         pop_default(self)
-        self.close()
+        if kind is None:
+            self.shutdown()
+        else:
+            self.close()
 
     def __repr__(self) -> str:
         return f"<actorgrid.Client {self.url}{' closed' if self._closed else ''}>"
@@ -520,8 +555,8 @@ class Client(ClusterViewClient):
             return self._durable
 
     def _usable(self) -> None:
-        if self._closed:
-            raise HostUnreachable("the client is closed", hint="make another with actorgrid.connect()")
+        if self._shut:
+            raise ClientClosed("the client is closed", hint="make another with actorgrid.connect()")
 
     def _output(self, job_id: str, stream: str) -> bytes:
         return b"".join(self.logs(job_id, stream))

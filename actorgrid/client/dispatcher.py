@@ -16,8 +16,7 @@ from typing import Any
 from actorgrid import task_context
 from actorgrid.errors import (
     ActorGridError,
-    HostUnreachable,
-    NotSupported,
+    ClientClosed,
     QueueFull,
     TaskCancelled,
     TransportError,
@@ -27,11 +26,10 @@ from actorgrid.transports.frames import FrameDecoder
 from actorgrid.transports.task_frames import (
     FAILED,
     OK,
-    decode_failure_body,
     encode_cancel,
 )
 
-from .call_errors import copy_of, only_older_tokens, past_limit, raise_failure, worker_lost
+from .call_errors import copy_of, only_older_tokens, past_limit, raise_failure, takes_no_futures, worker_lost
 from .dependencies import CallDependencies, hold, leader
 from .futures import LazyFuture, TaskFuture
 from .lanes import MAX_LEASE_REQUESTS, Lane, LeasedWorker, Pace, TaskCall, Token, look_over
@@ -40,7 +38,7 @@ from .lending import AskForWorker, Lending, Return, SendCall
 from .options import TaskOptions, WorkerShape
 from .output import OutputPrinter
 from .pickling import FunctionCode, loads_value
-from .sending import Sender
+from .sending import Sender, must_resend
 from .stealing import ask_back, given_back, ran_after_all
 from .stream_items import StreamItems, about
 from .worker_sockets import WorkerSockets
@@ -98,7 +96,7 @@ class Dispatcher:
             if self._unfinished >= MAX_UNFINISHED:
                 self._wait_for_room()
             if self._closed:
-                raise HostUnreachable("the client is closed", hint="make another with actorgrid.connect()")
+                raise ClientClosed("the client is closed", hint="make another with actorgrid.connect()")
             lane = self._lanes.get(shape)
             if lane is None:
                 lane = self._new_lane(shape)
@@ -233,6 +231,24 @@ class Dispatcher:
                 if not link.calls:
                     self._hand_back(link)
             self._sockets.tick_soon()
+
+    def cancel_waiting(self) -> None:
+        """Cancel what no worker has begun, as far as is known here."""
+        with self._lock:
+            calls = [call for lane in self._lanes.values() for call in lane.queued()]
+            calls += [call for link in self._sockets.links.values() for call in list(link.calls.values())[1:]]
+        for call in calls:
+            call.future.cancel()
+
+    def wait_until_done(self) -> None:
+        """Wait until nothing is unfinished."""
+        with self._lock:
+            self._blocked += 1
+            try:
+                while self._unfinished and not self._closed:
+                    self._room.wait()
+            finally:
+                self._blocked -= 1
 
     def held(self) -> set[str]:
         """The leases in use."""
@@ -397,12 +413,7 @@ class Dispatcher:
         """Fail a call whose worker does not know inputs."""
         call.done = True
         self._finished(1)
-        error = NotSupported(
-            "the host runs an earlier version, whose workers take no futures among arguments",
-            found=f"worker {link.worker_id}",
-            hint="pass future.result(), or upgrade the host",
-        )
-        self._sockets.soon(partial(call.future.set_exception, error))
+        self._sockets.soon(partial(call.future.set_exception, takes_no_futures(link)))
 
     def _lend(self, now: float) -> None:
         if not self.lends:
@@ -453,7 +464,7 @@ class Dispatcher:
             for frame in frames:
                 if frame[0] == "result":
                     call = link.gave(frame[1], now) or ran_after_all(link, frame, now)
-                    if call is None or (frame[2] == FAILED and self._must_resend(link, call, frame[3], now)):
+                    if call is None or (frame[2] == FAILED and must_resend(link, call, frame[3], now)):
                         continue
                     call.done = True
                     call.inputs = ()
@@ -489,21 +500,6 @@ class Dispatcher:
         self._finished(unwanted)
         self._stolen += stolen
         self._sender.supply(link.lane)
-
-    def _must_resend(self, link: LeasedWorker, call: TaskCall, body: bytes, now: float) -> bool:
-        """Whether a failure only says that the worker has forgotten the function, or an input."""
-        if call.cancelled:
-            return False
-        error, _ = decode_failure_body(body)
-        if error.code != "UnknownKey" or not (error.details.get("fn_id") or error.details.get("value_keys")):
-            return False
-        if error.details.get("fn_id"):
-            link.known.discard(call.code.fn_id)
-        else:
-            for used in call.inputs:
-                link.values.discard(used.key)
-        call.lane.push(call, now, front=True)
-        return True
 
     def _tick(self, now: float) -> None:
         wanted: list[tuple[Lane, bool]] = []

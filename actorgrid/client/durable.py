@@ -16,6 +16,7 @@ from typing import Any
 from actorgrid.errors import (
     ActorGridError,
     BadRequest,
+    ClientClosed,
     HostUnreachable,
     MalformedBody,
     NotFound,
@@ -74,7 +75,7 @@ class DurableJobs:
         future: JobFuture[Any] = JobFuture(job_id, name, self._cancel, self._never_starts)
         with self._lock:
             if self._stop.is_set():
-                raise HostUnreachable("the client is closed", hint="make another with actorgrid.connect()")
+                raise ClientClosed("the client is closed", hint="make another with actorgrid.connect()")
             if not self._threads:
                 self._start("actorgrid-events", self._follow)
                 self._start("actorgrid-batches", self._send)
@@ -268,7 +269,7 @@ class DurableJobs:
             except ActorGridError as error:
                 future.set_exception(error)
             else:
-                future.settle(value_of_result if isinstance(data, bytes) else _not_bytes, data)
+                future.settle(value_of_result if isinstance(data, bytes) else _not_bytes, data, _fails(data))
 
 
 def value_of_result(data: bytes) -> Any:
@@ -277,6 +278,14 @@ def value_of_result(data: bytes) -> Any:
     if result.ok and result.value is not None:
         return loads_value(result.value)
     raise raised_by_task(result.error or TaskFailed("the job failed"), result.exception)
+
+
+def _fails(data: object) -> bool | None:
+    """Whether a result file holds no value, as ``LazyFuture.settle`` takes it: its bytes are not the value alone."""
+    try:
+        return None if isinstance(data, bytes) and decode_result(data).ok else True
+    except MalformedBody:
+        return True
 
 
 def failure_of(job: dict[str, Any]) -> ActorGridError:

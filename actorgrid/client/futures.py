@@ -11,7 +11,7 @@ import threading
 import time
 import weakref
 from collections.abc import Callable, Generator, Iterator
-from concurrent.futures import Future, wait
+from concurrent.futures import Future, InvalidStateError, wait
 from typing import Any, Protocol, TypeVar, cast
 
 from actorgrid.errors import ActorGridError
@@ -63,7 +63,20 @@ class LazyFuture(Future[T]):
 
         *failed*: whether it raises, where that is known; if ``False``, *body* is the pickled value itself.
         """
-        self.set_result(_Undecoded(decode, body, failed))  # type: ignore[arg-type]
+        value: Any = _Undecoded(decode, body, failed)
+        if not failed:
+            self.set_result(value)
+            return
+        # As set_exception does: wait(FIRST_EXCEPTION) and others are told that it is one.
+        with self._condition:
+            if self.done():
+                raise InvalidStateError(f"{self._state}: {self!r}")
+            self._result = value
+            self._state = _FINISHED
+            for waiter in self._waiters:
+                waiter.add_exception(self)
+            self._condition.notify_all()
+        self._invoke_callbacks()  # type: ignore[attr-defined]
 
     def __await__(self) -> Generator[Any, None, T]:
         """Give the value to a coroutine. Cancelling that cancels the work, if it has not started."""
@@ -339,10 +352,6 @@ class JobFuture(LazyFuture[T]):
             if hopeless is not None:
                 raise hopeless
         return super().result(0 if until is not None and until <= time.monotonic() else timeout)
-
-    def says_failed(self) -> bool:
-        """Whether it is done and has no value; unpickles it, as only its result file tells."""
-        return self.done() and not self.cancelled() and self.exception() is not None
 
     def accepted(self, timeout: float | None = None) -> bool:
         """Wait until the host has the job on disk; ``False`` after *timeout*. Raises why it was refused."""

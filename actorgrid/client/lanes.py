@@ -327,10 +327,14 @@ class Lane:
             self.waiting -= 1
         return call
 
-    def drain(self) -> list[TaskCall]:
-        """Take all waiting calls out, and those that are held."""
+    def queued(self) -> list[TaskCall]:
+        """All waiting calls, and those that are held."""
         queued = itertools.chain(self._again, *self._queues.values(), self.held)
-        calls = [call for call in queued if not (call.cancelled or call.done)]
+        return [call for call in queued if not (call.cancelled or call.done)]
+
+    def drain(self) -> list[TaskCall]:
+        """Take them all out."""
+        calls = self.queued()
         self.held.clear()
         self._queues.clear()
         self._again.clear()

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import itertools
 import sys
+import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future
 from functools import partial
-from typing import TYPE_CHECKING, Any, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from actorgrid.errors import BadRequest
 
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 
-class MapResults(Generic[T]):
+class MapResults(Iterator[T]):
     """An iterator of values, in order of the items; ``list(...)`` waits for all. ``cancel()`` gives up the rest."""
 
     def __init__(
@@ -31,25 +32,29 @@ class MapResults(Generic[T]):
         fn: Callable[..., T],
         iterables: tuple[Iterable[Any], ...],
         *,
-        chunk: int,
-        window: int,
+        chunksize: int,
+        buffersize: int,
         progress: bool,
     ) -> None:
-        if chunk < 1 or window < 1:
-            raise BadRequest("chunk and window are at least 1", asked=f"chunk={chunk}, window={window}")
+        if chunksize < 1 or buffersize < 1:
+            asked = f"chunksize={chunksize}, buffersize={buffersize}"
+            raise BadRequest("chunksize and buffersize are at least 1", asked=asked)
         if not iterables:
             raise BadRequest("map needs something to go over", hint="client.map(fn, items)")
         self._client = client
         self._options = options
-        self._fn: Callable[..., Any] = fn if chunk == 1 else partial(call_each, fn)
-        self._window = window
+        self._fn: Callable[..., Any] = fn if chunksize == 1 else partial(call_each, fn)
+        self._buffersize = buffersize
         self._ready: deque[T] = deque()
         self._futures: deque[Future[Any]] = deque()
-        self._chunked = chunk > 1
+        self._chunked = chunksize > 1
         items = zip(*iterables, strict=False)
         self._calls: Iterator[tuple[Any, ...]] = (
-            items if chunk == 1 else ((block,) for block in iter(lambda: list(itertools.islice(items, chunk)), []))
+            items
+            if chunksize == 1
+            else ((block,) for block in iter(lambda: list(itertools.islice(items, chunksize)), []))
         )
+        self._until: float | None = None
         self._done = 0
         self._progress = progress and sys.stderr.isatty()
         self._refill()
@@ -62,6 +67,11 @@ class MapResults(Generic[T]):
             self._take()
         self._done += 1
         return self._ready.popleft()
+
+    def within(self, timeout_s: float | None) -> MapResults[T]:
+        """The same; a value that is not there in *timeout_s* from now raises TimeoutError. ``None``: whenever."""
+        self._until = None if timeout_s is None else time.monotonic() + timeout_s
+        return self
 
     def cancel(self) -> None:
         """Cancel what has not started; no further values come."""
@@ -76,7 +86,9 @@ class MapResults(Generic[T]):
             self._show(end=True)
             raise StopIteration
         try:
-            value = self._futures.popleft().result()
+            left_s = None if self._until is None else max(0.0, self._until - time.monotonic())
+            value = self._futures[0].result(left_s)
+            self._futures.popleft()
         except BaseException:
             self.cancel()
             raise
@@ -88,7 +100,7 @@ class MapResults(Generic[T]):
         self._show()
 
     def _refill(self) -> None:
-        while len(self._futures) < self._window:
+        while len(self._futures) < self._buffersize:
             call = next(self._calls, None)
             if call is None:
                 return

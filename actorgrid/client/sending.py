@@ -9,7 +9,13 @@ import time
 from collections.abc import Callable
 
 from actorgrid.task_context import SESSION_RETRIES
-from actorgrid.transports.task_frames import TaskAbout, encode_function, encode_task, encode_value
+from actorgrid.transports.task_frames import (
+    TaskAbout,
+    decode_failure_body,
+    encode_function,
+    encode_task,
+    encode_value,
+)
 
 from .dependencies import followers, lacking_values, nearest
 from .lanes import Lane, LeasedWorker, Pace, TaskCall
@@ -98,3 +104,19 @@ class Sender:
         for link in lane.links:
             self.refill(link)
             self._sockets.flush(link)
+
+
+def must_resend(link: LeasedWorker, call: TaskCall, body: bytes, now: float) -> bool:
+    """Whether a failure only says that the worker has forgotten the function, or an input."""
+    if call.cancelled:
+        return False
+    error, _ = decode_failure_body(body)
+    if error.code != "UnknownKey" or not (error.details.get("fn_id") or error.details.get("value_keys")):
+        return False
+    if error.details.get("fn_id"):
+        link.known.discard(call.code.fn_id)
+    else:
+        for used in call.inputs:
+            link.values.discard(used.key)
+    call.lane.push(call, now, front=True)
+    return True

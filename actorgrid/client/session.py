@@ -127,6 +127,14 @@ class Session:
         """Counts of the session's tasks and workers, by name."""
         return {"session_id": self._id, **self._dispatcher.figures()}
 
+    def cancel_waiting(self) -> None:
+        """Cancel what has not started."""
+        self._dispatcher.cancel_waiting()
+
+    def wait_until_done(self) -> None:
+        """Wait until nothing is unfinished."""
+        self._dispatcher.wait_until_done()
+
     def close(self) -> None:
         """Give everything back; what is unfinished is cancelled."""
         if self._stop.is_set():

@@ -60,11 +60,11 @@ class Task(Generic[P, T]):
             refuse_words(self.fn, len(args), ("client",), "submit")
         return (client or default_client()).submit_with(self.task_options, self.fn, args, kwargs)
 
-    def map(self, *iterables: Iterable[Any], client: Client | None = None, chunk: int = 1) -> MapResults[T]:
+    def map(self, *iterables: Iterable[Any], client: Client | None = None, chunksize: int = 1) -> MapResults[T]:
         """Run the function over the items, side by side; values in order."""
         from .call_options import CallOptions
 
-        return CallOptions(client or default_client(), self.task_options).map(self.fn, *iterables, chunk=chunk)
+        return CallOptions(client or default_client(), self.task_options).map(self.fn, *iterables, chunksize=chunksize)
 
     def options(self, **changes: Any) -> Task[P, T]:
         """The same function with other options: ``f.options(gpus=2).submit(x)``."""

@@ -57,7 +57,7 @@ def sessions(runs: int) -> Iterator[Figure]:
         mapped = []
         for _ in range(runs):
             started = time.perf_counter()
-            count = sum(1 for _ in client.map(abs, range(100_000), chunk=1000))
+            count = sum(1 for _ in client.map(abs, range(100_000), chunksize=1000))
             mapped.append(count / (time.perf_counter() - started))
         yield Figure("map in chunks of 1,000", "items/s", mapped, True)
 

@@ -124,10 +124,10 @@ def test_keywords_reach_the_function_on_a_worker(client: Client) -> None:
     assert calls.submit(greet, "x", name="Ann", timeout=30).result(20) == ("x", "Ann", 30)
     assert calls.options(retries=0).submit(greet, "x").result(20) == ("x", "nobody", 1.0)
     assert list(client.map(anything, [1, 2], colour="red")) == [((n,), {"colour": "red"}) for n in (1, 2)]
-    assert list(calls.map(greet, "ab", name="Ann", timeout=2, chunk=2)) == [("a", "Ann", 2), ("b", "Ann", 2)]
-    assert list(client.map(lambda chunk: chunk, [1, 2, 3], chunk=2)) == [1, 2, 3]
+    assert list(calls.map(greet, "ab", name="Ann", timeout=2, chunksize=2)) == [("a", "Ann", 2), ("b", "Ann", 2)]
+    assert list(client.map(lambda chunksize: chunksize, [1, 2, 3], chunksize=2)) == [1, 2, 3]
     with pytest.raises(AmbiguousKeyword, match="map itself"):
-        client.map(lambda x, *, window: x, [1], window=2)
+        client.map(lambda x, *, buffersize: x, [1], buffersize=2)
     with pytest.raises(BadRequest, match="no option"):
         client.options(gpu=1)
 

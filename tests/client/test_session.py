@@ -52,7 +52,7 @@ def test_ten_thousand_tasks_all_come_back_in_their_places(client: Client) -> Non
 
 def test_map_keeps_the_order_also_in_chunks_and_with_a_small_window(client: Client) -> None:
     assert list(client.map(pow, range(50), [2] * 50)) == [n * n for n in range(50)]
-    assert list(client.map(pow, range(50), [2] * 50, chunk=7, window=2)) == [n * n for n in range(50)]
+    assert list(client.map(pow, range(50), [2] * 50, chunksize=7, buffersize=2)) == [n * n for n in range(50)]
     assert list(client.map(abs, [])) == []
 
 
