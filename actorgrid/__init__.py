@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from actorgrid.client.client import Client as Client
     from actorgrid.client.client import connect as connect
     from actorgrid.client.local_cluster import LocalCluster as LocalCluster
+    from actorgrid.client.register_joblib import register_joblib as register_joblib
     from actorgrid.client.task import task as task
     from actorgrid.client.waiting import as_completed as as_completed
     from actorgrid.client.waiting import gather as gather
@@ -34,6 +35,7 @@ _HOME = {
     "connect": "actorgrid.client.client",
     "current_task": "actorgrid.task_context",
     "gather": "actorgrid.client.waiting",
+    "register_joblib": "actorgrid.client.register_joblib",
     "task": "actorgrid.client.task",
     "wait": "actorgrid.client.waiting",
 }
@@ -49,6 +51,7 @@ __all__ = [
     "connect",
     "current_task",
     "gather",
+    "register_joblib",
     "task",
     "wait",
 ]

@@ -98,6 +98,12 @@ class CallOptions:
             progress=progress,
         )
 
+    def get(self, graph: Any, keys: Any, **_: Any) -> Any:
+        """As of the client: ``dask.compute(x, scheduler=client.options(gpus=0.5).get)``."""
+        from .dask_graph import get
+
+        return get(self, graph, keys)
+
     def __repr__(self) -> str:
         return f"<CallOptions {self.task_options} of {self._client!r}>"
 

@@ -241,6 +241,16 @@ class Client(ClusterViewClient, Executor):
             .within(timeout)
         )
 
+    asynchronous = False
+    """For dask, which takes a client as its scheduler: values are given, not awaited."""
+
+    def get(self, graph: Any, keys: Any, **_: Any) -> Any:
+        """The values of *keys* of a dask graph, as session tasks: ``dask.compute(x, scheduler=client)``.
+
+        Further keywords are dask's, for its own schedulers. Raises what a task raised, KeyError, NotSupported.
+        """
+        return CallOptions(self, DEFAULTS).get(graph, keys)
+
     def run(
         self,
         /,
