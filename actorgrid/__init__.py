@@ -13,8 +13,8 @@ if TYPE_CHECKING:
     from actorgrid.client.async_client import AsyncClient as AsyncClient
     from actorgrid.client.client import Client as Client
     from actorgrid.client.client import connect as connect
+    from actorgrid.client.joblib_backend import register_joblib as register_joblib
     from actorgrid.client.local_cluster import LocalCluster as LocalCluster
-    from actorgrid.client.register_joblib import register_joblib as register_joblib
     from actorgrid.client.task import task as task
     from actorgrid.client.waiting import as_completed as as_completed
     from actorgrid.client.waiting import gather as gather
@@ -35,7 +35,7 @@ _HOME = {
     "connect": "actorgrid.client.client",
     "current_task": "actorgrid.task_context",
     "gather": "actorgrid.client.waiting",
-    "register_joblib": "actorgrid.client.register_joblib",
+    "register_joblib": "actorgrid.client.joblib_backend",
     "task": "actorgrid.client.task",
     "wait": "actorgrid.client.waiting",
 }

@@ -1,6 +1,6 @@
-"""joblib's backend over session tasks: ``with joblib.parallel_config(backend="actorgrid"): ...``
+"""The backend "actorgrid" of joblib: its batches of calls as session tasks.
 
-Importing this needs joblib (the extra ``joblib``, 1.3 or newer); ``actorgrid.register_joblib()`` makes its name known.
+joblib (the extra ``joblib``, 1.3 or newer) is loaded by ``actorgrid.register_joblib()``, and not before.
 """
 
 from __future__ import annotations
@@ -10,15 +10,7 @@ from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
 
-from joblib.parallel import (
-    AutoBatchingMixin,
-    ParallelBackendBase,
-    SequentialBackend,
-    ThreadingBackend,
-    register_parallel_backend,
-)
-
-from actorgrid.errors import ActorGridError, BadRequest
+from actorgrid.errors import ActorGridError, BadRequest, NotSupported
 
 from .options import options_of
 from .task import default_client
@@ -27,11 +19,12 @@ if TYPE_CHECKING:
     from .client import Client
 
 
-class ActorgridBackend(AutoBatchingMixin, ParallelBackendBase):  # type: ignore[misc]
+class TaskBatches:
     """Batches of joblib's calls as session tasks of *client*, or of the default one, with *options* of tasks.
 
-    ``n_jobs=-1`` means as many as the cluster has CPUs for. A nested ``Parallel`` runs in the task that calls it, on as
-    many threads as the task has whole CPUs. Raises BadRequest for an option that does not exist.
+    With joblib's AutoBatchingMixin and ParallelBackendBase as further bases it is a backend. ``n_jobs=-1`` means as
+    many as the cluster has CPUs for. A nested ``Parallel`` runs in the task that calls it, on as many threads as the
+    task has whole CPUs. Raises BadRequest for an option that does not exist.
     """
 
     MIN_IDEAL_BATCH_DURATION = 0.05
@@ -47,7 +40,9 @@ class ActorgridBackend(AutoBatchingMixin, ParallelBackendBase):  # type: ignore[
         inner_max_num_threads: int | None = None,
         **options: Any,
     ) -> None:
-        super().__init__(nesting_level=nesting_level, inner_max_num_threads=inner_max_num_threads)
+        inner: Any = super().__init__
+        inner(nesting_level=nesting_level, inner_max_num_threads=inner_max_num_threads)
+        self._level = nesting_level or 0
         self._client = client
         self._options = options_of(options)
         if self._options.durable:
@@ -103,11 +98,12 @@ class ActorgridBackend(AutoBatchingMixin, ParallelBackendBase):  # type: ignore[
             callbacks, self._callbacks = self._callbacks, None
         if callbacks is not None:
             callbacks.shutdown(wait=False)
-        self.reset_batch_stats()
 
     def get_nested_backend(self) -> tuple[Any, int | None]:
         """Who runs a ``Parallel`` that is called within a task of ours."""
-        level = (self.nesting_level or 0) + 1
+        from joblib.parallel import SequentialBackend, ThreadingBackend
+
+        level = self._level + 1
         threads = int(self._options.cpus)
         if threads > 1:
             return ThreadingBackend(nesting_level=level), threads
@@ -117,6 +113,18 @@ class ActorgridBackend(AutoBatchingMixin, ParallelBackendBase):  # type: ignore[
         return self._client if self._client is not None else default_client()
 
 
-def register() -> None:
-    """Make the backend known to joblib as ``actorgrid``."""
-    register_parallel_backend("actorgrid", ActorgridBackend)
+def register_joblib() -> None:
+    """Make ``joblib.parallel_config(backend="actorgrid")`` known, for scikit-learn and whatever else uses joblib.
+
+    The backend takes ``client=`` and options of tasks (``gpus=``, ``cpus=``, ``retries=``). Raises NotSupported where
+    joblib is missing or older than 1.3.
+    """
+    try:
+        from joblib.parallel import AutoBatchingMixin, ParallelBackendBase, register_parallel_backend
+    except ImportError as error:
+        raise NotSupported(
+            "the backend needs joblib 1.3 or newer", found=str(error), hint="pip install 'actorgrid[joblib]'"
+        ) from error
+    register_parallel_backend(
+        "actorgrid", type("ActorgridBackend", (TaskBatches, AutoBatchingMixin, ParallelBackendBase), {})
+    )

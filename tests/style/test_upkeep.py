@@ -48,6 +48,13 @@ CALLED_FROM_OUTSIDE = {
     "on_enter": "state machines that people write (docs/state_machines.md)",
     "StateMachine.defer": "state machines that people write (docs/state_machines.md)",
     "StateMachine.reply_error": "state machines that people write (docs/state_machines.md)",
+    **dict.fromkeys(
+        (
+            f"TaskBatches.{verb}"
+            for verb in ("effective_n_jobs", "retrieve_result_callback", "abort_everything", "get_nested_backend")
+        ),
+        "joblib, of its backends",
+    ),
     "CurrentTask.raise_if_cancelled": "tasks of people (docs/tasks.md)",
     "DescriptorWatch": "actors that wait until a descriptor of their own takes bytes (tests/transports/mesh_actors.py)",
 }

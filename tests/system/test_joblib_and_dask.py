@@ -145,7 +145,6 @@ def test_without_them_it_is_said_what_is_missing(monkeypatch: pytest.MonkeyPatch
 
     for module in ("joblib", "joblib.parallel", "dask", "dask._task_spec"):
         monkeypatch.setitem(sys.modules, module, None)
-    monkeypatch.delitem(sys.modules, "actorgrid.client.joblib_backend", raising=False)
     with pytest.raises(NotSupported, match="joblib"):
         actorgrid.register_joblib()
     with pytest.raises(NotSupported, match="dask"), Client("http://127.0.0.1:9", "x") as client:
