@@ -360,11 +360,6 @@ class Client(ClusterViewClient, Executor):
                 self._holds = HeldLocks(self.http)
             return LockTerms(self._holds, name, ttl_s, slots, wait_s, on_lost)
 
-    def locks(self, prefix: str = "") -> list[dict[str, Any]]:
-        """Locks that somebody holds: ``{"name", "slots", "holders", "waiters"}``, by name; at most 1,000."""
-        locks: list[dict[str, Any]] = self.http.get("/api/locks", prefix=prefix or None)["locks"]
-        return locks
-
     # -- jobs
 
     def submit_job(self, /, **request: Any) -> dict[str, Any]:
@@ -473,17 +468,6 @@ class Client(ClusterViewClient, Executor):
         if not isinstance(data, bytes):
             raise ResultGone("the job left no result", asked=job_id)
         return value_of_result(data)
-
-    # -- the cluster
-
-    def events(self, start: int | None = None) -> Iterator[Any]:
-        """What the ledger applies, from index *start* or from now on. Raises HostUnreachable when it breaks off."""
-        import json
-
-        for event in self.http.events("/api/events", **{"from": start}):
-            if event.event == "end":
-                return
-            yield json.loads(event.data)
 
     # -- its own life
 

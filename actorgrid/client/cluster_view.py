@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+from collections.abc import Iterator
 from typing import Any
 
 from actorgrid.errors import ActorGridError
@@ -127,3 +129,15 @@ class ClusterViewClient(HostHealthClient):
         """Take the user's own quota away: ``{"user", "limits", "previous"}``. Raises NotFound when there is none."""
         answer: dict[str, Any] = self.http.delete(f"/api/quotas/{segment(user)}", patient=False)
         return answer
+
+    def locks(self, prefix: str = "") -> list[dict[str, Any]]:
+        """Locks that somebody holds: ``{"name", "slots", "holders", "waiters"}``, by name; at most 1,000."""
+        locks: list[dict[str, Any]] = self.http.get("/api/locks", prefix=prefix or None)["locks"]
+        return locks
+
+    def events(self, start: int | None = None) -> Iterator[Any]:
+        """What the ledger applies, from index *start* or from now on. Raises HostUnreachable when it breaks off."""
+        for event in self.http.events("/api/events", **{"from": start}):
+            if event.event == "end":
+                return
+            yield json.loads(event.data)
