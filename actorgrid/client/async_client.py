@@ -113,6 +113,7 @@ class AsyncClient(_Awaiting[Client]):
     maintenance = _awaited(Client.maintenance)
     start_maintenance = _awaited(Client.start_maintenance)
     end_maintenance = _awaited(Client.end_maintenance)
+    shutdown = _awaited(Client.shutdown)
     close = _awaited(Client.close)
 
     def lock(
