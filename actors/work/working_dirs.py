@@ -18,6 +18,7 @@ import secrets
 import shutil
 import stat
 import zipfile
+import zlib
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -215,7 +216,7 @@ def unpack(data: bytes, folder: Path) -> None:
                     continue
                 (folder / name).parent.mkdir(mode=0o755, parents=True, exist_ok=True)
                 left_bytes -= _write(archive, info, folder / name, left_bytes, 0o555 if mode & 0o100 else 0o444)
-    except (zipfile.BadZipFile, ValueError, NotImplementedError, RuntimeError, EOFError) as error:
+    except (zipfile.BadZipFile, zlib.error, ValueError, NotImplementedError, RuntimeError, EOFError) as error:
         raise MalformedBody(f"the working directory cannot be unpacked: {error}") from error
     except (FileExistsError, NotADirectoryError) as error:
         raise MalformedBody("the working directory holds a file and a folder of one name") from error

@@ -8,7 +8,9 @@ from __future__ import annotations
 import json
 import sys
 import time
+from contextlib import chdir
 from importlib.metadata import version
+from tempfile import TemporaryDirectory
 from typing import Any
 
 from hyperqueue import Job, LocalCluster
@@ -26,7 +28,8 @@ def run(client: Any, tasks: int) -> float:
 
 def main(tasks: int) -> None:
     """Measure one rate."""
-    with LocalCluster() as cluster:
+    # Each task's output goes into files of the directory from which it was submitted.
+    with TemporaryDirectory() as folder, chdir(folder), LocalCluster() as cluster:
         cluster.start_worker()
         client = cluster.client()
         run(client, 1)

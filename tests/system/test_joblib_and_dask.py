@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 import threading
 from collections.abc import Iterator
 from math import sqrt
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -12,14 +16,24 @@ import pytest
 import actorgrid
 from actorgrid.client.client import Client
 from actorgrid.errors import BadRequest, NotSupported, UnpicklableFunction
+from tests.docs.test_examples import ALL, Block
 from tests.system.other_packages import with_packages
 
 
 @pytest.fixture(scope="module")
 def client() -> Iterator[Client]:
     with with_packages("joblib", "scikit-learn", "dask"):
-        with actorgrid.LocalCluster(gpus=0) as cluster, cluster.client() as client:
+        with actorgrid.LocalCluster(gpus=1) as cluster, cluster.client() as client:
             yield client
+
+
+@pytest.mark.parametrize("block", [block for block in ALL if Path(__file__).name in block.skipped], ids=str)
+def test_the_examples_of_the_documents_run(client: Client, block: Block, tmp_path: Path) -> None:
+    program = tmp_path / "example.py"
+    program.write_text(block.text, encoding="utf-8")
+    there = {"ACTORGRID_URL": client.url, "ACTORGRID_TOKEN": client.http.token}
+    done = subprocess.run([sys.executable, program], capture_output=True, text=True, env={**os.environ, **there})
+    assert done.returncode == 0, done.stderr
 
 
 @pytest.fixture
