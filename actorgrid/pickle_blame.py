@@ -15,6 +15,7 @@ DEPTH_MAX = 1000
 LABELS_MAX = 8
 """Labels of a path that are shown; of a longer one the first and the last."""
 SHORT_CHARS = 120
+_ATOMS = frozenset({str, bytes, bytearray, int, float, complex, bool, type(None)})
 
 Part = tuple[str, Any]
 Parts = list[Part]
@@ -83,6 +84,8 @@ def short(value: Any) -> str:
 
 def parts_of(value: Any) -> Parts:
     """The parts that are pickled with *value*, each with what to call it. It never raises what users' code raises."""
+    if type(value) in _ATOMS:
+        return []  # a text says of itself that it is made of a copy of it, and so on without an end
     if isinstance(value, types.FunctionType):
         return _of_function(value)
     if isinstance(value, types.MethodType):

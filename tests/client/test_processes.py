@@ -20,6 +20,7 @@ from actorgrid.client.durable import JobFuture
 from actorgrid.errors import LockLost, WrongState
 
 WITHIN_S = 60.0
+SLOWER = ("spawn", "forkserver")
 
 
 @pytest.fixture(scope="module")
@@ -133,7 +134,7 @@ def test_locks_that_a_thread_of_the_parent_holds_do_not_hold_up_the_child(client
         thread.join()
 
 
-@pytest.mark.parametrize("method", ["fork", "spawn", "forkserver"])
+@pytest.mark.parametrize("method", ["fork", *(pytest.param(name, marks=pytest.mark.system) for name in SLOWER)])
 def test_what_a_script_defines_reaches_the_processes_of_a_task_and_comes_back(client: Client, method: str) -> None:
     class Point:
         def __init__(self, x: int) -> None:

@@ -106,7 +106,7 @@ def deltas_of_the_retired_taken_until_the_level_is(patch: pytest.MonkeyPatch) ->
     [
         (a_level_taken_without_what_is_final, 1),
         (states_of_another_level_joined_as_if_of_ours, 12),
-        (states_joined_without_what_a_level_implies, 69),
+        (states_joined_without_what_a_level_implies, 126),
         (a_level_read_back_without_its_folds, 11),
         (a_deltas_gaps_taken_for_removals, 7),
         (deltas_of_the_retired_taken_until_the_level_is, 12),

@@ -15,6 +15,7 @@ import pytest
 
 from actorgrid.actors.work.function_call import describe_failure
 from actorgrid.errors import TaskFailed, WorkerLost, error_from_dict
+from actorgrid.pickle_blame import blame
 from actorgrid.transports.remote_exceptions import RemoteTraceback, raised_by_task
 
 
@@ -183,6 +184,12 @@ def test_an_attribute_that_cannot_be_pickled_is_left_behind_and_said() -> None:
     assert made.args[0] == "busy" and "lock" in made.args[1]
     assert any(text.startswith("lock: TypeError") for text in made.details["left_behind"])
     assert "left behind on the worker: argument 1: TypeError" in str(made.__cause__)
+
+
+def test_a_text_is_not_looked_into() -> None:
+    tried: list[Any] = []
+    found = blame("x" * 100, lambda part: bool(tried.append(part)))
+    assert (found.path, found.chain, tried) == ("", ("x" * 100,), [])
 
 
 def test_what_is_too_large_is_left_behind_too() -> None:
