@@ -125,11 +125,13 @@ def test_work_of_a_host_that_is_gone_runs_elsewhere_and_never_twice_at_once(
     patient = trio.first.submit("--gpus", "1", "--max-isolation", "60", "--", "sleep", "600")
     until(lambda: trio.first.job(patient)["state"] == "running", "a patient one runs")
     home = trio.names[ran_on(trio.first.job(patient))]
+    # A host that has just woken may have given it back before it began.
+    tries = len(trio.first.job(patient)["attempts"])
     home.kill()
     home.start()
     until(lambda: trio.health(home) not in ("lost", "unreachable"), "the host is back")
-    (attempt,) = trio.first.job(patient)["attempts"]
-    assert attempt["state"] == "running"
+    attempts = trio.first.job(patient)["attempts"]
+    assert len(attempts) == tries and attempts[-1]["state"] == "running", attempts
     trio.first.cli("cancel", patient)
     until(lambda: trio.first.job(patient)["state"] == "cancelled", "there is room elsewhere")
 
