@@ -22,6 +22,16 @@ import msgpack
 
 PATHS_MAX = 256
 PATHS_BYTES_MAX = 32 * 1024
+SITE_FOLDERS = ("site-packages", "dist-packages")
+"""What folders of distributions are called."""
+_OF_INTERPRETER = tuple(
+    {
+        path + os.sep
+        for name in ("stdlib", "platstdlib", "purelib", "platlib")
+        if (path := sysconfig.get_paths().get(name)) is not None
+    }
+)
+_IN_SITE_FOLDER = tuple(f"{os.sep}{name}{os.sep}" for name in SITE_FOLDERS)
 _FOOTER_MAGIC = b"AGplace1"
 _FOOTER = struct.Struct("!I8s")
 
@@ -65,6 +75,11 @@ def _bounded(entries: Iterable[str], count: int, size_bytes: int) -> list[str]:
             break
         taken.append(entry)
     return taken
+
+
+def in_site_folder(file: str) -> bool:
+    """Whether a file is the interpreter's own, or lies in a folder of distributions of any interpreter."""
+    return file.startswith(_OF_INTERPRETER) or any(part in file for part in _IN_SITE_FOLDER)
 
 
 @cache
@@ -143,7 +158,7 @@ def take(environment: ImportEnvironment) -> bool:
     wanted = [*sys.path[:first], *environment.before, *own, *environment.after, *rest]
     sys.path[:] = dict.fromkeys(wanted)
     for entry in environment.after:
-        if os.path.basename(entry) in ("site-packages", "dist-packages"):
+        if os.path.basename(entry) in SITE_FOLDERS:
             site.addsitedir(entry)
     importlib.invalidate_caches()
     return True

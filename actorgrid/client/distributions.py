@@ -11,24 +11,15 @@ import json
 import os
 import re
 import sys
-import sysconfig
 from collections.abc import Iterator
 from importlib import metadata
 from typing import NamedTuple
 from urllib.parse import unquote, urlsplit
 
+from actorgrid.import_environment import SITE_FOLDERS, in_site_folder
+
 FOLDERS_MAX = 1024
 """Folders whose distributions are remembered; beyond, all of them are read anew."""
-
-_OF_INTERPRETER = tuple(
-    {
-        path + os.sep
-        for name in ("stdlib", "platstdlib", "purelib", "platlib")
-        if (path := sysconfig.get_paths().get(name)) is not None
-    }
-)
-_SITE_FOLDERS = ("site-packages", "dist-packages")
-_IN_SITE_FOLDER = tuple(f"{os.sep}{name}{os.sep}" for name in _SITE_FOLDERS)
 
 
 def root_of(name: str, file: str) -> str:
@@ -48,11 +39,6 @@ def root_of(name: str, file: str) -> str:
     if found[-len(parts) :] != parts:
         return ""
     return os.sep.join(found[: -len(parts)]) or os.sep
-
-
-def in_site_folder(file: str) -> bool:
-    """Whether a file is the interpreter's own, or lies in a folder of distributions of any interpreter."""
-    return file.startswith(_OF_INTERPRETER) or any(part in file for part in _IN_SITE_FOLDER)
 
 
 class _Editable(NamedTuple):
@@ -84,7 +70,7 @@ class Distributions:
         top = name.partition(".")[0]
         if root and top in self._named_in(root):
             return True
-        sites = [self._site(entry) for entry in sys.path if os.path.basename(entry) in _SITE_FOLDERS]
+        sites = [self._site(entry) for entry in sys.path if os.path.basename(entry) in SITE_FOLDERS]
         claimed = False
         for editable in (each for site in sites for each in site.editable):
             if not _is_below(file, editable.project):

@@ -21,12 +21,12 @@ import gc
 import os
 import socket
 import sys
-import sysconfig
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NoReturn
 
 from actorgrid import task_context
+from actorgrid.import_environment import in_site_folder
 from actorgrid.transports.frames import FrameDecoder, encode_frame
 
 from . import function_job
@@ -66,8 +66,6 @@ class _Server:
         self._path = list(sys.path)
         self._streams = sys.stdin, sys.stdout, sys.stderr
         self._known = set(sys.modules)
-        names = ("stdlib", "platstdlib", "purelib", "platlib")
-        self._installed = tuple({os.path.join(sysconfig.get_path(name), "") for name in names})
         self._libc = ctypes.CDLL(None)
 
     def run(self, call: dict[str, Any]) -> None:
@@ -103,7 +101,8 @@ class _Server:
         found: list[list[Any]] = []
         for name in sys.modules.keys() - self._known:
             path = getattr(sys.modules.get(name), "__file__", None)
-            if isinstance(path, str) and not self._is_installed(path):
+            # Nor those of the client's own venv: its folders are on sys.path then.
+            if isinstance(path, str) and not in_site_folder(path):
                 try:
                     facts = os.stat(path)
                 except OSError:
@@ -112,7 +111,3 @@ class _Server:
                     found.append([path, facts.st_mtime_ns, facts.st_size])
         self._known = set(sys.modules)
         return found[: MODULES_MAX + 1]
-
-    def _is_installed(self, path: str) -> bool:
-        # Of the client's own venv, too: its folders are on sys.path then.
-        return path.startswith(self._installed) or "/site-packages/" in path or "/dist-packages/" in path
