@@ -95,6 +95,31 @@ def attempt_spec(
     return with_working_dir(spec, job, paths)
 
 
+def standby_spec(
+    server: Server, host_tag: str, kind: str, worker_id: str, title: str, env: dict[str, str]
+) -> dict[str, Any]:
+    """The spec of a worker that is there before its work. It has no limit of time or memory of its own."""
+    paths, settings = server.host.paths, server.host.settings
+    return {
+        "v": SPEC_VERSION,
+        "kind": kind,
+        "id": worker_id,
+        "token": secrets.token_hex(16),
+        "title": title,
+        "command": [],
+        "env": env,
+        "cwd": default_folder(),
+        "stdin": None,
+        "timeout_s": None,
+        "grace_s": settings.work.kill_grace_s,
+        "max_output_bytes": settings.work.max_output_bytes,
+        "memory_bytes": 0,
+        "isolation_s": settings.work.max_isolation_s,
+        "control_path": str(socket_path(paths.work_sockets_dir, f"{host_tag}/{worker_id}", "s")),
+        "guard_path": str(guard_path(paths.work_sockets_dir, host_tag)),
+    }
+
+
 def socket_path(folder: Path, name: str, kind: str) -> Path:
     """A short path for a socket (an AF_UNIX path holds 107 bytes), the same for the same name."""
     return folder / f"{kind}-{hashlib.sha256(name.encode()).hexdigest()[:16]}"

@@ -19,9 +19,9 @@ from actorgrid.transports.task_frames import encode_result
 from .attempt_dir import write_durably
 from .environment import PYTHON
 from .function_call import describe_failure, dump_value, load_payload
+from .output import FULL_DISK_RETRY_S
 
 EXIT_TASK_FAILED = 1
-FULL_DISK_RETRY_S = 0.5
 
 
 def run_job(spec: dict[str, Any], result_path: Path) -> int:

@@ -22,10 +22,10 @@ from actorgrid.supervisors.runtime import Waiter
 from actorgrid.supervisors.server import Server
 
 from .attempt_dir import AttemptDir
-from .attempt_specs import ServedBy, default_folder, guard_path, socket_path
+from .attempt_specs import ServedBy, standby_spec
 from .environment import work_environment
 from .frame_link import FrameLink
-from .shim_link import MAX_FRAME, SPEC_VERSION, connected_stream
+from .shim_link import MAX_FRAME, connected_stream
 from .zygote_link import ZygoteLink
 
 IDLE_MAX = 32
@@ -255,27 +255,13 @@ class FunctionWorkers:
             self._idle.remove(worker)
 
     def _spec(self, worker_id: str, key: FunctionKey) -> dict[str, Any]:
-        paths, settings = self._server.host.paths, self._server.host.settings
-        name = f"{self._tag}/{worker_id}"
+        host = self._server.host
+        env = work_environment(
+            os.environ, dict(key.env), {}, host_tag=self._tag, work_id=worker_id, cpu_milli=key.cpu_milli
+        )
+        title = f"actorgrid: worker {key.pool or 'general'} functions"
         return {
-            "v": SPEC_VERSION,
-            "kind": "functions",
-            "id": worker_id,
-            "token": secrets.token_hex(16),
-            "title": f"actorgrid: worker {key.pool or 'general'} functions",
-            "command": [],
-            "env": work_environment(
-                os.environ, dict(key.env), {}, host_tag=self._tag, work_id=worker_id, cpu_milli=key.cpu_milli
-            ),
-            "cwd": default_folder(),
-            "stdin": None,
-            "timeout_s": None,
-            "grace_s": settings.work.kill_grace_s,
-            "max_output_bytes": settings.work.max_output_bytes,
-            "memory_bytes": 0,
-            "isolation_s": settings.work.max_isolation_s,
-            "control_path": str(socket_path(paths.work_sockets_dir, name, "s")),
-            "guard_path": str(guard_path(paths.work_sockets_dir, self._tag)),
-            "attempts_dir": str(paths.attempts_dir),
-            "calls_max": settings.work.calls_per_process,
+            **standby_spec(self._server, self._tag, "functions", worker_id, title, env),
+            "attempts_dir": str(host.paths.attempts_dir),
+            "calls_max": host.settings.work.calls_per_process,
         }

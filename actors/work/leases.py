@@ -24,7 +24,7 @@ from actorgrid.supervisors.runtime import Waiter
 from actorgrid.supervisors.server import Server
 
 from .attempt_dir import AttemptDir, is_id
-from .attempt_specs import default_folder, guard_path, socket_path
+from .attempt_specs import socket_path, standby_spec
 from .attempts import COMMIT_AGAIN_S, LOOK_AGAIN_S
 from .containment import Containment
 from .core import (
@@ -44,7 +44,7 @@ from .credential_files import CredentialFiles
 from .environment import PYTHON, device_variables, enforcement, host_tag, work_environment
 from .housekeeping import end_marked
 from .lease_renewer import LeaseRenewer
-from .shim_link import SPEC_VERSION, ShimLink
+from .shim_link import ShimLink
 from .worker_end import WorkerEnding, ending_of, read_lease, write_lease
 from .zygote_link import ZygoteLink
 
@@ -349,26 +349,12 @@ class Leases:
     async def _start(self, worker_id: str, pool: str, number: int) -> None:
         if self._left:
             return
-        settings, paths = self._server.host.settings, self._server.host.paths
+        paths = self._server.host.paths
         directory = AttemptDir(paths.workers_dir, worker_id)
+        title, env = f"actorgrid: worker {pool} {number}", self._environment(worker_id, {}, [], ())
         spec = {
-            "v": SPEC_VERSION,
-            "kind": "worker",
-            "id": worker_id,
+            **standby_spec(self._server, self._tag, "worker", worker_id, title, env),
             "job_id": "",
-            "token": secrets.token_hex(16),
-            "title": f"actorgrid: worker {pool} {number}",
-            "command": [],
-            "env": self._environment(worker_id, {}, [], ()),
-            "cwd": default_folder(),
-            "stdin": None,
-            "timeout_s": None,
-            "grace_s": settings.work.kill_grace_s,
-            "max_output_bytes": settings.work.max_output_bytes,
-            "memory_bytes": 0,
-            "isolation_s": settings.work.max_isolation_s,
-            "control_path": str(socket_path(paths.work_sockets_dir, f"{self._tag}/{worker_id}", "s")),
-            "guard_path": str(guard_path(paths.work_sockets_dir, self._tag)),
             "worker": {
                 "worker_id": worker_id,
                 "pool": pool,
