@@ -12,12 +12,13 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qsl, urlsplit
 
+from actorgrid.client.client import Client
 from actorgrid.errors import ActorGridError, Overloaded, StartFailed, UnknownSession, WrongToken
 from actorgrid.transports.frames import FrameDecoder, encode_frame
 
@@ -242,3 +243,12 @@ class _Handler(BaseHTTPRequestHandler):
             self.close_connection = True
 
     do_GET = do_POST = do_PUT = do_DELETE = _serve
+
+
+def client_of_stand_in() -> Iterator[Client]:
+    """A client of a host of its own, for a fixture."""
+    host = StandIn()
+    client = Client(host.url, host.token)
+    yield client
+    client.close()
+    host.close()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
 from html.parser import HTMLParser
 
 import pytest
@@ -11,7 +10,7 @@ import pytest
 from actorgrid.client.client import Client
 from actorgrid.client.futures import JobFuture
 from actorgrid.client.html_cards import MAX_CHARS, card
-from tests.client.stand_in import StandIn
+from tests.client.stand_in import client_of_stand_in
 
 VOID = ("br", "hr", "img", "input")
 
@@ -40,13 +39,7 @@ class Page(HTMLParser):
         self.texts.append(data)
 
 
-@pytest.fixture(scope="module")
-def client() -> Iterator[Client]:
-    host = StandIn()
-    client = Client(host.url, host.token)
-    yield client
-    client.close()
-    host.close()
+client = pytest.fixture(scope="module")(client_of_stand_in)
 
 
 def test_what_users_wrote_is_text_and_cut_off() -> None:

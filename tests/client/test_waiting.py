@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import threading
 import time
-from collections.abc import Iterator
 from concurrent.futures import CancelledError, Future
 from typing import Any
 
@@ -14,16 +13,9 @@ import pytest
 import actorgrid
 from actorgrid.client.client import Client
 from actorgrid.errors import BadRequest
-from tests.client.stand_in import StandIn
+from tests.client.stand_in import client_of_stand_in
 
-
-@pytest.fixture(scope="module")
-def client() -> Iterator[Client]:
-    host = StandIn()
-    client = Client(host.url, host.token)
-    yield client
-    client.close()
-    host.close()
+client = pytest.fixture(scope="module")(client_of_stand_in)
 
 
 def fail(text: str) -> None:
