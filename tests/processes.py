@@ -6,6 +6,7 @@ import os
 import select
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any
 
 import psutil
@@ -38,6 +39,23 @@ def _is_exiting(pid: int) -> bool:
     with open(f"/proc/{pid}/stat", encoding="utf-8", errors="replace") as file:
         after_name = file.read().rpartition(")")[2].split()  # from the third field on; the flags are the ninth
     return bool(int(after_name[6]) & PF_EXITING)
+
+
+def titles_below(pid: int) -> dict[int, str]:
+    """The command lines of all processes below one, by pid. Those that end while they are asked are left out: a
+    worker may, at any moment. A zombie has none.
+    """
+    found = {}
+    for process in psutil.Process(pid).children(recursive=True):
+        with suppress(psutil.NoSuchProcess, psutil.ZombieProcess):
+            found[process.pid] = " ".join(process.cmdline())
+    return {pid: title for pid, title in found.items() if title}
+
+
+def server_below(pid: int, server: str) -> int:
+    """The pid of the one server of this name (as in its title, ``actorgrid: NAME``) below a process."""
+    (found,) = [each for each, title in titles_below(pid).items() if title.startswith(f"actorgrid: {server}")]
+    return found
 
 
 def until(condition: Callable[[], Any], what: str, within_s: float = 30.0) -> Any:

@@ -12,10 +12,10 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-import psutil
 import pytest
 
 import actorgrid
+from tests.processes import is_alive
 
 from .conftest import until
 
@@ -126,7 +126,7 @@ def test_a_killed_lock_run_takes_its_command_along(local: actorgrid.LocalCluster
         assert process.stdout is not None
         command = int(process.stdout.readline())
         process.kill()
-        until(lambda: not psutil.pid_exists(command) or psutil.Process(command).status() == psutil.STATUS_ZOMBIE)
+        until(lambda: not is_alive(command))
     until(lambda: holders(client, "killed") == [])
 
 
@@ -143,7 +143,7 @@ def test_a_broken_lock_ends_the_command_and_what_it_started(
         assert process.wait(30) == 8
         assert process.stderr is not None and "lock broken" in process.stderr.read()
     child = int((tmp_path / "child").read_text())
-    until(lambda: not psutil.pid_exists(child) or psutil.Process(child).status() == psutil.STATUS_ZOMBIE)
+    until(lambda: not is_alive(child))
 
 
 def test_a_command_whose_host_is_gone_is_ended_before_the_lease_is_over(local: actorgrid.LocalCluster) -> None:

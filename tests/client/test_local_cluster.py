@@ -11,7 +11,6 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-import psutil
 import pytest
 
 import actorgrid
@@ -33,6 +32,7 @@ from actorgrid.errors import (
     WrongState,
 )
 from tests.client.stand_in import wait_until
+from tests.processes import server_below
 
 
 @pytest.fixture(scope="module")
@@ -235,18 +235,11 @@ def test_the_async_client_has_the_same_verbs(cluster: LocalCluster) -> None:
     assert asyncio.run(use()) == [3, [1, 2], 0, [b"hi\n"], {"a": 1}, 8, "succeeded"]
 
 
-def pid_of(cluster: LocalCluster, name: str) -> int:
-    for child in psutil.Process(cluster.pid).children(recursive=True):
-        if " ".join(child.cmdline()).startswith(f"actorgrid: {name}"):
-            return child.pid
-    raise AssertionError(f"{name} does not run")
-
-
 @pytest.mark.parametrize("name", ["gateway", "worker_manager", "consensus"])
 def test_tasks_do_not_notice_the_death_of(cluster: LocalCluster, client: Client, name: str) -> None:
     client.submit(abs, -1).result(30)
     long = client.submit(time.sleep, 1.0)
-    os.kill(pid_of(cluster, name), signal.SIGKILL)
+    os.kill(server_below(cluster.pid, name), signal.SIGKILL)
     assert client.submit(abs, -2).result(30) == 2
     assert long.result(30) is None
     assert client.run(["echo", "again"]).stdout == b"again\n"

@@ -12,14 +12,13 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-import psutil
 import pytest
 
 import actorgrid
 from actorgrid.client.client import Client
 from actorgrid.client.local_cluster import LocalCluster
 from actorgrid.client.locks import Lock
-from tests.processes import until
+from tests.processes import server_below, until
 
 ROUNDS = 4
 
@@ -36,18 +35,9 @@ def client(cluster: LocalCluster) -> Iterator[Client]:
         yield client
 
 
-def consensus(cluster: LocalCluster) -> psutil.Process:
-    """The ledger's process on the cluster's one host."""
-    mine = psutil.Process().children(recursive=True)
-    (found,) = (
-        each for each in mine if each.status() != psutil.STATUS_ZOMBIE and "consensus" in " ".join(each.cmdline())
-    )
-    return found
-
-
 @contextmanager
 def ledger_stopped(cluster: LocalCluster) -> Iterator[None]:
-    pid = consensus(cluster).pid
+    pid = server_below(cluster.pid, "consensus")
     os.kill(pid, signal.SIGSTOP)
     try:
         yield

@@ -6,6 +6,7 @@ import json
 import subprocess
 import sys
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import psutil
@@ -59,12 +60,12 @@ def test_a_command_that_only_asks_loads_no_part_of_a_host(module: str) -> None:
 def libraries() -> Iterator[dict[str, set[str]]]:
     """By process: the shared libraries that are in its memory."""
     with actorgrid.LocalCluster(gpus=2) as cluster:
-        front = psutil.Process(cluster.pid)
-        yield {
-            f"{process.name()} {process.pid}": {Path(each.path).name for each in process.memory_maps()}
-            for process in [front, *front.children(recursive=True)]
-            if process.is_running()
-        }
+        front, found = psutil.Process(cluster.pid), {}
+        for process in [front, *front.children(recursive=True)]:
+            with suppress(psutil.NoSuchProcess):  # one that ends meanwhile, as a trial of containment does
+                name = f"{process.name()} {process.pid}"
+                found[name] = {Path(each.path).name for each in process.memory_maps()}
+        yield found
 
 
 def test_no_process_of_a_host_alone_has_a_library_for_certificates(libraries: dict[str, set[str]]) -> None:

@@ -8,6 +8,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -240,7 +241,8 @@ class Front:
     def end(self) -> None:
         if self.process.poll() is None:
             for pid in self.all_pids():
-                os.kill(pid, signal.SIGCONT)
+                with suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGCONT)
         assert self.process.stdin is not None and self.process.stdout is not None
         with self.process.stdout:
             self.process.stdin.close()
