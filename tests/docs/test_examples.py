@@ -11,6 +11,7 @@ import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import click
 import pytest
@@ -24,6 +25,8 @@ PAGES = [ROOT / "README.md", ROOT / "CHANGELOG.md", *sorted((ROOT / "docs").rglo
 FENCE = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 MARKER = re.compile(r"<!-- not run: (.+?) -->\s*$")
 LINK = re.compile(r"\]\(([^)\s]+)\)")
+STARTS_HOSTS = re.compile(r"LocalCluster\(|^actorgrid chaos ", re.MULTILINE)
+"""In a block that starts hosts for itself, simulated ones too: it is of the second tier."""
 NEVER_ENDS = {"up": "the agent it would start runs already", "doctor": "exits with 1 on a machine with problems"}
 
 
@@ -53,6 +56,14 @@ def blocks() -> Iterator[Block]:
 
 ALL = list(blocks())
 RUN = [block for block in ALL if not block.skipped]
+
+
+def examples(language: str) -> list[Any]:
+    return [
+        pytest.param(block, id=str(block), marks=[pytest.mark.system] if STARTS_HOSTS.search(block.text) else [])
+        for block in RUN
+        if block.language == language
+    ]
 
 
 def environment(data_dir: Path) -> dict[str, str]:
@@ -92,7 +103,7 @@ def host(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
         agent.stdout.close()
 
 
-@pytest.mark.parametrize("block", [b for b in RUN if b.language == "python"], ids=str)
+@pytest.mark.parametrize("block", examples("python"))
 def test_a_python_block_runs(block: Block, host: Path, tmp_path: Path) -> None:
     program = tmp_path / "example.py"
     program.write_text(block.text, encoding="utf-8")
@@ -104,7 +115,7 @@ def test_a_python_block_runs(block: Block, host: Path, tmp_path: Path) -> None:
         assert shown in done.stdout, f"{block} promises {shown}"
 
 
-@pytest.mark.parametrize("block", [b for b in RUN if b.language == "sh"], ids=str)
+@pytest.mark.parametrize("block", examples("sh"))
 def test_a_shell_block_runs(block: Block, host: Path, tmp_path: Path) -> None:
     (tmp_path / "train.py").write_text("print('trained')\n", encoding="utf-8")
     stand_in = tmp_path / "nvidia-smi"  # for machines without the vendor's own

@@ -16,6 +16,8 @@ from actorgrid.errors import ActorDown, CallTimeout, NoSuchActor, WrongState
 from tests.host.conftest import DOOR, ECHO, Host, spec, wait_for
 from tests.processes import is_alive
 
+pytestmark = pytest.mark.system
+
 StartHost = Callable[..., Host]
 
 
