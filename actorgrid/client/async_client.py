@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Sequence
+from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
 from functools import partial, wraps
 from typing import TYPE_CHECKING, Any, Concatenate, Generic, ParamSpec, TypeVar, cast
 
-from .call_options import AsyncCallOptions, values_of
+from .async_function_calls import AsyncFunctionCalls
 from .client import Client, connect
 from .locks import AsyncLock, OnLost
 from .state import SharedState
@@ -17,7 +17,6 @@ if TYPE_CHECKING:
     import os
     from types import TracebackType
 
-    from .streams import TaskStream
 
 T = TypeVar("T")
 S = TypeVar("S")
@@ -41,7 +40,7 @@ def _awaited(verb: Callable[Concatenate[S, P], T]) -> Callable[Concatenate[_Awai
     return awaited
 
 
-class AsyncClient(_Awaiting[Client]):
+class AsyncClient(_Awaiting[Client], AsyncFunctionCalls):
     """``await client.submit(fn, x)`` gives the value; ``client.start(fn, x)`` an asyncio future.
 
     Control requests run in threads of the loop's default executor. Make one with ``await AsyncClient.connect()``,
@@ -63,26 +62,6 @@ class AsyncClient(_Awaiting[Client]):
     ) -> AsyncClient:
         """As actorgrid.connect()."""
         return cls(await asyncio.to_thread(partial(connect, url, token, data_dir=data_dir, **options)))
-
-    def start(self, fn: Callable[..., T], /, *args: Any, **keywords: Any) -> asyncio.Future[T]:
-        """Begin one call; cancelling the asyncio future cancels the task if it has not started."""
-        return asyncio.wrap_future(self.sync.submit(fn, *args, **keywords))
-
-    async def submit(self, fn: Callable[..., T], /, *args: Any, **keywords: Any) -> T:
-        """The value of one call. Keywords as of ``Client.submit``."""
-        return await self.start(fn, *args, **keywords)
-
-    def options(self, **options: Any) -> AsyncCallOptions:
-        """Calls with these options, all of whose keywords are the function's. Raises BadRequest."""
-        return AsyncCallOptions(self.sync.options(**options))
-
-    def stream(self, fn: Callable[..., Any], /, *args: Any, **keywords: Any) -> TaskStream[Any]:
-        """Values of a generator as it gives them: ``async for value in client.stream(fn, ...)``, as of ``Client``."""
-        return self.sync.stream(fn, *args, **keywords)
-
-    def map(self, fn: Callable[..., T], /, *iterables: Iterable[Any], **keywords: Any) -> AsyncIterator[T]:
-        """Values in order: ``async for value in client.map(fn, items)``. Keywords as of ``Client.map``."""
-        return values_of(self.sync.map(fn, *iterables, **keywords))
 
     run = _awaited(Client.run)
     cancel = _awaited(Client.cancel)

@@ -12,7 +12,6 @@ import time
 import uuid
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import Executor
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -20,16 +19,15 @@ from actorgrid.balancing.targets import balancing_policy
 from actorgrid.errors import BadRequest, ClientClosed, HostUnreachable, ResultGone, WrongState
 from actorgrid.job_outcome import deciding_attempt
 
-from .call_options import STREAM_WINDOW, CallOptions
 from .cluster_view import ClusterViewClient
 from .find import fingerprint, locate
 from .forks import renew_in_children
+from .function_calls import FunctionCalls
 from .http import AdminHttp, segment
-from .keywords import divide, refuse_words
 from .nested import LOOK_S, NESTED_WAIT_S, inside_work, never_starts
-from .options import DEFAULTS, TaskOptions, options_of
+from .options import TaskOptions, options_of
 from .state import SharedState
-from .task import Task, pop_default, push_default
+from .task import pop_default, push_default
 
 if TYPE_CHECKING:
     from concurrent.futures import Future
@@ -38,10 +36,8 @@ if TYPE_CHECKING:
     from .durable import DurableJobs
     from .futures import JobFuture, LazyFuture
     from .locks import HeldLocks, Lock, LockTerms, OnLost
-    from .map_results import MapResults
     from .session import Session
     from .stream_items import StreamItems
-    from .streams import TaskStream
     from .working_dir import WorkingDir
 
 T = TypeVar("T")
@@ -67,7 +63,7 @@ class CommandResult:
         return self.state == "succeeded"
 
 
-class Client(ClusterViewClient, Executor):
+class Client(ClusterViewClient, FunctionCalls):
     """A client of a host, or of its cluster, for one user. Safe to use from many threads.
 
     A forked child goes on with it: it opens a session of its own when it submits. Futures, workers and locks of before
@@ -148,31 +144,6 @@ class Client(ClusterViewClient, Executor):
 
     # -- work
 
-    def submit(self, fn: Callable[..., T], /, *args: Any, **keywords: Any) -> Future[T]:
-        """Run ``fn(*args, ...)`` on a worker; the future of its value.
-
-        Keywords are options of the task (see TaskOptions) or the function's own arguments, whoever knows them; what
-        both know is refused: ``client.options(timeout=30).submit(fn, ...)`` says the options first, and gives all
-        keywords to the function. ``kwargs={...}`` holds further ones of the function. A ``@task`` brings its options.
-
-        A session task runs at least once: again when its worker dies, at most ``retries`` times. With
-        ``durable=True`` it is a job, and the future a JobFuture, which may be passed to further durable submits. The
-        function is pickled once: later changes inside what it captures are not seen.
-        Raises UnpicklableFunction, AmbiguousKeyword and BadRequest here; everything else comes with ``result()``.
-        """
-        base, fn = (fn.task_options, fn.fn) if isinstance(fn, Task) else (DEFAULTS, fn)
-        if not keywords:
-            return self.submit_with(base, fn, args, keywords)
-        options, kwargs = divide(fn, len(args), keywords, base)
-        return self.submit_with(options, fn, args, kwargs)
-
-    def options(self, **options: Any) -> CallOptions:
-        """Calls with these options, all of whose keywords are the function's: ``client.options(gpus=1).submit(fn)``.
-
-        Raises BadRequest for an option that does not exist.
-        """
-        return CallOptions(self, options_of(options))
-
     def submit_with(
         self,
         options: TaskOptions,
@@ -180,7 +151,7 @@ class Client(ClusterViewClient, Executor):
         args: tuple[Any, ...],
         kwargs: Mapping[str, Any],
         stream: StreamItems | None = None,
-    ) -> Future[T]:
+    ) -> LazyFuture[T]:
         """``submit`` with ready-made options; of a *stream* its future, whose value is how many values it had."""
         if options.durable:
             if stream is not None:
@@ -198,58 +169,6 @@ class Client(ClusterViewClient, Executor):
         session = self._session if self._session is not None and not self._shut else self._open_session()
         inputs: dict[LazyFuture[Any], int] = {}
         return session.submit(code, arguments(args, dict(kwargs), inputs), options, tuple(inputs), stream)
-
-    def stream(
-        self, fn: Callable[..., Any], /, *args: Any, window: int = STREAM_WINDOW, **keywords: Any
-    ) -> TaskStream[Any]:
-        """The values that a generator (or ``async`` generator, or any iterable) gives on a worker, as it gives them.
-
-        ``for value in client.stream(fn, ...)``, or ``async for``. It runs ahead by *window* values (1 to 1,024) at
-        most, of up to 64 MiB each; dropping the stream, or its ``close()``, closes it. A session task that is begun
-        again only if its worker died before a value came. Keywords as of submit.
-        """
-        base, fn = (fn.task_options, fn.fn) if isinstance(fn, Task) else (DEFAULTS, fn)
-        options, kwargs = divide(fn, len(args), keywords, base)
-        return CallOptions(self, options).stream(fn, *args, window=window, **kwargs)
-
-    def map(  # type: ignore[override]  # its function has no name for keywords to take
-        self,
-        fn: Callable[..., T],
-        /,
-        *iterables: Iterable[Any],
-        timeout: float | None = None,
-        chunksize: int = 1,
-        buffersize: int | None = None,
-        progress: bool = False,
-        **keywords: Any,
-    ) -> MapResults[T]:
-        """``fn`` over the items, side by side; an iterator of the values in order.
-
-        Work starts at once, with at most *buffersize* tasks (4,096 unless said) ahead of what was taken. *chunksize*
-        items travel in one task: worth it below some 100 µs each. A value that is not there *timeout* seconds after
-        the call raises TimeoutError. The first failure is raised where its value would be, and cancels the rest.
-        *progress* shows a count on a terminal. Further keywords as of submit; the function's are the same for all,
-        and so is ``client.options(timeout=...).map``, a limit for each task. Raises BadRequest.
-        """
-        base, fn = (fn.task_options, fn.fn) if isinstance(fn, Task) else (DEFAULTS, fn)
-        options, kwargs = divide(fn, len(iterables), keywords, base)
-        own = {} if timeout is None else {"timeout": timeout}
-        refuse_words(fn, len(iterables), own, "map")
-        return (
-            CallOptions(self, options)
-            .map(fn, *iterables, chunksize=chunksize, buffersize=buffersize, progress=progress, **kwargs)
-            .within(timeout)
-        )
-
-    asynchronous = False
-    """For dask, which takes a client as its scheduler: values are given, not awaited."""
-
-    def get(self, graph: Any, keys: Any, **_: Any) -> Any:
-        """The values of *keys* of a dask graph, as session tasks: ``dask.compute(x, scheduler=client)``.
-
-        Further keywords are dask's, for its own schedulers. Raises what a task raised, KeyError, NotSupported.
-        """
-        return CallOptions(self, DEFAULTS).get(graph, keys)
 
     def run(
         self,

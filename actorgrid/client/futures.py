@@ -110,6 +110,12 @@ class LazyFuture(Future[T]):
             return "ended", "over"
         return ("failed", "bad") if LazyFuture.says_failed(self) else ("done", "good")
 
+    def cancel(self, *, force: bool = False, cooperative: bool = False) -> bool:
+        """Cancel it if it has not started; ``True`` when it will give no value. What more can be asked: see those of
+        tasks and of jobs.
+        """
+        return Future.cancel(self)
+
     def is_unfolded(self) -> bool:
         """Whether its value was asked for already, and so is an object of this process."""
         return self._state == _FINISHED and type(self._result) is not _Undecoded

@@ -64,6 +64,7 @@ class TaskBatches:
 
     def submit(self, func: Callable[[], Any], callback: Callable[[Any], Any] | None = None) -> Future[Any]:
         """Send one batch; *callback* is called with its future at the end."""
+        future: Future[Any]
         try:
             future = self._chosen().submit_with(self._options, func, (), {})
         except ActorGridError as error:  # joblib calls from a thread whose errors nobody sees

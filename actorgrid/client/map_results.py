@@ -17,7 +17,7 @@ from .chunks import call_each
 from .options import TaskOptions
 
 if TYPE_CHECKING:
-    from .client import Client
+    from .function_calls import FunctionCalls
 
 T = TypeVar("T")
 
@@ -27,7 +27,7 @@ class MapResults(Iterator[T]):
 
     def __init__(
         self,
-        client: Client,
+        client: FunctionCalls,
         options: TaskOptions,
         fn: Callable[..., T],
         iterables: tuple[Iterable[Any], ...],

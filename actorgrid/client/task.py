@@ -1,24 +1,30 @@
 """``@actorgrid.task``: a function that knows what it needs, and the client it goes to when none is named."""
 
+# mypy: disable-error-code="overload-cannot-match, overload-overlap"
+# As in call_words.py: arguments may stand for values.
+
 from __future__ import annotations
 
 import functools
 import threading
-from collections.abc import Callable, Iterable
-from typing import TYPE_CHECKING, Any, Generic, ParamSpec, TypeVar, overload
+from collections.abc import AsyncIterable, Callable, Coroutine, Iterable
+from typing import TYPE_CHECKING, Any, Generic, ParamSpec, TypeVar, Unpack, cast, overload
 
 from .forks import renew_in_children
 from .keywords import refuse_words
 from .options import TaskOptions, options_of
 
 if TYPE_CHECKING:
-    from concurrent.futures import Future
-
+    from .call_words import Later, MapOwnWords, TaskWords
     from .client import Client
+    from .futures import LazyFuture
     from .map_results import MapResults
+    from .streams import TaskStream
 
 P = ParamSpec("P")
-T = TypeVar("T")
+T = TypeVar("T", covariant=True)
+R = TypeVar("R")
+A = TypeVar("A")
 
 
 class _Choice:
@@ -50,7 +56,33 @@ class Task(Generic[P, T]):
         """Run the function in this process, as if it were not decorated."""
         return self.fn(*args, **kwargs)
 
-    def submit(self, *args: Any, client: Client | None = None, **kwargs: Any) -> Future[T]:
+    @overload
+    def submit(self: Task[P, Coroutine[Any, Any, R]], *args: P.args, **kwargs: P.kwargs) -> LazyFuture[R]: ...
+
+    @overload
+    def submit(self, *args: P.args, **kwargs: P.kwargs) -> LazyFuture[T]: ...
+
+    @overload
+    def submit(self: Task[P, Coroutine[Any, Any, R]], *args: Any, client: Client, **kwargs: Any) -> LazyFuture[R]: ...
+
+    @overload
+    def submit(self, *args: Any, client: Client, **kwargs: Any) -> LazyFuture[T]: ...
+
+    @overload
+    def submit(self: Task[P, Coroutine[Any, Any, R]], a: Later, /, *args: Any, **kwargs: Any) -> LazyFuture[R]: ...
+
+    @overload
+    def submit(self, a: Later, /, *args: Any, **kwargs: Any) -> LazyFuture[T]: ...
+
+    @overload
+    def submit(
+        self: Task[P, Coroutine[Any, Any, R]], a: Any, b: Later, /, *args: Any, **kwargs: Any
+    ) -> LazyFuture[R]: ...
+
+    @overload
+    def submit(self, a: Any, b: Later, /, *args: Any, **kwargs: Any) -> LazyFuture[T]: ...
+
+    def submit(self, *args: Any, client: Client | None = None, **kwargs: Any) -> Any:  # type: ignore[misc]  # its signatures are those above
         """Run the function on a worker; gives a future. All keyword arguments but ``client`` are the function's own.
 
         Raises AmbiguousKeyword when the function takes a ``client`` as well: ``client.submit(task, ..., client=x)``
@@ -60,13 +92,81 @@ class Task(Generic[P, T]):
             refuse_words(self.fn, len(args), ("client",), "submit")
         return (client or default_client()).submit_with(self.task_options, self.fn, args, kwargs)
 
-    def map(self, *iterables: Iterable[Any], client: Client | None = None, chunksize: int = 1) -> MapResults[T]:
-        """Run the function over the items, side by side; values in order."""
+    @overload
+    def stream(self: Task[P, Iterable[R]], *args: P.args, **kwargs: P.kwargs) -> TaskStream[R]: ...
+
+    @overload
+    def stream(self: Task[P, AsyncIterable[R]], *args: P.args, **kwargs: P.kwargs) -> TaskStream[R]: ...
+
+    @overload
+    def stream(self, *args: Any, client: Client, window: int = 16, **kwargs: Any) -> TaskStream[Any]: ...
+
+    @overload
+    def stream(self, *args: Any, window: int, **kwargs: Any) -> TaskStream[Any]: ...
+
+    @overload
+    def stream(self, a: Later, /, *args: Any, **kwargs: Any) -> TaskStream[Any]: ...
+
+    def stream(  # type: ignore[misc]  # its signatures are those above
+        self, *args: Any, client: Client | None = None, window: int | None = None, **kwargs: Any
+    ) -> Any:
+        """The values that the function yields on a worker, as of ``Client.stream``.
+
+        All keyword arguments but ``client`` and ``window`` are the function's own. Raises AmbiguousKeyword when it
+        takes one of those as well, BadRequest for a function that is a job (``durable=True``): a job has no stream.
+        """
+        from .call_options import STREAM_WINDOW, CallOptions
+
+        said = [word for word, value in (("client", client), ("window", window)) if value is not None]
+        refuse_words(self.fn, len(args), said, "stream")
+        calls = CallOptions(client or default_client(), self.task_options)
+        return calls.stream(
+            cast("Callable[..., Iterable[Any]]", self.fn),
+            *args,
+            window=STREAM_WINDOW if window is None else window,
+            **kwargs,
+        )
+
+    @overload
+    def map(  # type: ignore[misc]  # a Task is one
+        self: Callable[[A], Coroutine[Any, Any, R]],
+        a: Iterable[A],
+        /,
+        *,
+        client: Client | None = None,
+        **words: Unpack[MapOwnWords],
+    ) -> MapResults[R]: ...
+
+    @overload
+    def map(
+        self: Callable[[A], R],
+        a: Iterable[A],
+        /,
+        *,
+        client: Client | None = None,
+        **words: Unpack[MapOwnWords],
+    ) -> MapResults[R]: ...
+
+    @overload
+    def map(
+        self,
+        a: Iterable[Any],
+        b: Iterable[Any],
+        /,
+        *iterables: Iterable[Any],
+        client: Client | None = None,
+        **words: Unpack[MapOwnWords],
+    ) -> MapResults[T]: ...
+
+    def map(self, *iterables: Iterable[Any], client: Client | None = None, **words: Any) -> Any:
+        """Run the function over the items, side by side; values in order. Keywords as of ``client.options().map``."""
         from .call_options import CallOptions
 
-        return CallOptions(client or default_client(), self.task_options).map(self.fn, *iterables, chunksize=chunksize)
+        if client is not None:
+            refuse_words(self.fn, len(iterables), ("client",), "map")
+        return CallOptions(client or default_client(), self.task_options).map(self.fn, *iterables, **words)
 
-    def options(self, **changes: Any) -> Task[P, T]:
+    def options(self, **changes: Unpack[TaskWords]) -> Task[P, T]:
         """The same function with other options: ``f.options(gpus=2).submit(x)``."""
         return Task(self.fn, self.task_options.changed(**changes))
 
@@ -76,7 +176,7 @@ def task(fn: Callable[P, T], /) -> Task[P, T]: ...
 
 
 @overload
-def task(**options: Any) -> Callable[[Callable[P, T]], Task[P, T]]: ...
+def task(**options: Unpack[TaskWords]) -> Callable[[Callable[P, T]], Task[P, T]]: ...
 
 
 def task(fn: Callable[..., Any] | None = None, /, **options: Any) -> Any:

@@ -74,12 +74,18 @@ class GatheredFuture(LazyFuture[list[T]]):
         for part in parts:
             part.add_done_callback(self._ended)
 
-    def cancel(self) -> bool:
-        """Cancel it and what has not started of its parts; ``False`` when it is done."""
+    def cancel(self, *, force: bool = False, cooperative: bool = False) -> bool:
+        """Cancel it and what has not started of its parts, or with *force* or *cooperative* what runs as well.
+
+        ``False`` when it is done.
+        """
         if not self._cancelled():
             return self.cancelled()
         for part in self._parts:
-            part.cancel()
+            if isinstance(part, LazyFuture):
+                part.cancel(force=force, cooperative=cooperative)
+            else:
+                part.cancel()
         return True
 
     def _ended(self, part: Future[T]) -> None:

@@ -6,7 +6,8 @@ from datetime import UTC, datetime
 
 import pytest
 
-from actorgrid.client.options import TaskOptions, options_of
+from actorgrid.client.call_words import JobWords, TaskWords
+from actorgrid.client.options import OPTION_NAMES, TaskOptions, options_of
 from actorgrid.errors import BadRequest
 from actorgrid.models import LeaseRequest, TaskRequest
 
@@ -66,3 +67,11 @@ def test_an_amount_of_memory_without_a_unit_is_refused_with_what_was_meant(
     with pytest.raises(BadRequest, match=instead):
         options_of(wrong)
     assert options_of({"memory": 64 * 2**20}).memory == 64 * 2**20 and options_of({"memory": "0"}).memory == "0"
+
+
+def test_type_checkers_know_every_option_by_name_and_type() -> None:
+    fields = TaskOptions.__dataclass_fields__
+    assert set(TaskWords.__annotations__) == set(OPTION_NAMES) == {*JobWords.__annotations__, "durable"} - {"kwargs"}
+    assert {name: words.__forward_arg__ for name, words in TaskWords.__annotations__.items()} == {
+        name: fields[name].type for name in OPTION_NAMES
+    }

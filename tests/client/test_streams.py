@@ -12,8 +12,10 @@ from pathlib import Path
 
 import pytest
 
+import actorgrid
 from actorgrid.client.async_client import AsyncClient
 from actorgrid.client.client import Client
+from actorgrid.client.task import pop_default, push_default
 from actorgrid.errors import AmbiguousKeyword, BadRequest, TaskFailed, TaskTimedOut, UnpicklableResult, WorkerLost
 from tests.client.stand_in import wait_until
 
@@ -54,6 +56,24 @@ def test_all_values_come_in_order(client: Client, window: int) -> None:
     assert list(client.stream(count_up, 100, window=window)) == list(range(100))
     assert list(client.stream(count_later, 40, window=window)) == list(range(40))
     assert list(client.stream(count_up, 5, start=3, window=window)) == [3, 4]
+
+
+def test_a_task_streams_to_the_default_client_or_to_another(client: Client) -> None:
+    counting = actorgrid.task(name="counting")(count_up)
+    push_default(client)
+    try:
+        assert list(counting.stream(3)) == [0, 1, 2]
+        assert list(actorgrid.task(count_later).stream(2)) == [0, 1]
+    finally:
+        pop_default(client)
+    with counting.stream(10**9, start=5, window=2, client=client) as stream:
+        assert [next(stream), next(stream)] == [5, 6]
+    with pytest.raises(BadRequest, match="a job has no stream"):
+        counting.options(durable=True).stream(3, client=client)
+    with pytest.raises(AmbiguousKeyword):
+        actorgrid.task(lambda *, client: [client]).stream(client=client)
+    with pytest.raises(AmbiguousKeyword):
+        actorgrid.task(lambda *, window: [window]).stream(window=16, client=client)
 
 
 def test_any_iterable_will_do_and_a_stream_may_be_empty(client: Client) -> None:

@@ -72,11 +72,11 @@ def test_a_cancelled_gather_cancels_what_has_not_started() -> None:
 
 def test_futures_and_gathers_are_awaited(client: Client) -> None:
     async def main() -> tuple[int, list[int], str]:
-        one = await client.submit(abs, -1)  # type: ignore[misc]
+        one = await client.submit(abs, -1)
         many = await actorgrid.gather(client.submit(abs, -2), client.submit(abs, -3))
         failed = client.submit(fail, "awaited")
         with pytest.raises(Exception, match="awaited") as raised:
-            await failed  # type: ignore[misc]
+            await failed
         return one, many, str(raised.value)
 
     one, many, text = asyncio.run(main())

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 import actorgrid
-from actorgrid.errors import ActorGridError, TaskFailed
+from actorgrid.errors import ActorGridError, TaskFailed, WorkerLost
 from tests.processes import until
 from tests.system.agent import write_when_told
 from tests.system.cluster_host import ClusterHost, ran_on
@@ -146,6 +146,43 @@ def test_a_worker_that_dies_on_another_host_costs_no_task(two: Two, tmp_path: Pa
 
     with actorgrid.connect(data_dir=first.data_dir) as client:
         assert client.submit(once, str(tmp_path / "marker"), retries=2, **THERE).result(30) == "again"
+
+
+def test_a_stream_comes_from_another_host_waits_for_its_reader_and_is_closed_there(two: Two, tmp_path: Path) -> None:
+    first, _ = two
+
+    def letters(folder: str) -> Iterator[bytes]:
+        import itertools
+        from pathlib import Path
+
+        try:
+            for number in itertools.count():
+                Path(folder, str(number)).touch()
+                yield bytes([number % 256]) * 100_000
+        finally:
+            Path(folder, "closed").touch()
+
+    def dies(values: int) -> Iterator[int]:
+        import os
+        import signal
+
+        yield from range(values)
+        os.kill(os.getpid(), signal.SIGKILL)
+
+    def asked() -> int:
+        return sum(path.name.isdigit() for path in tmp_path.iterdir())
+
+    with actorgrid.connect(data_dir=first.data_dir) as client:
+        there = client.options(**THERE)
+        with there.stream(letters, str(tmp_path), window=4) as stream:
+            until(lambda: asked() == 4, "it runs ahead by its window, and waits")
+            assert [next(stream) for _ in range(300)] == [bytes([n % 256]) * 100_000 for n in range(300)]
+            assert asked() <= 304
+        until((tmp_path / "closed").exists, "the generator is closed on its host")
+        assert list(actorgrid.task(**THERE)(lambda: range(50)).stream(client=client)) == list(range(50))
+        with pytest.raises(WorkerLost):
+            list(there.stream(dies, 3))
+    until(lambda: first.client().allocations() == [], "the workers are returned")
 
 
 def test_every_host_shows_what_all_devices_read(two: Two) -> None:
