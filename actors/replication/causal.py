@@ -155,7 +155,7 @@ class CausalContext:
             for number, beyond in cloud:
                 for counter in beyond:
                     context.add((replicas[check_count(number, 0)], check_count(counter, 1)))
-        except (TypeError, ValueError, IndexError) as error:
+        except (TypeError, ValueError, LookupError) as error:
             raise MalformedBody(f"not a causal context: {error}") from error
         return context
 

@@ -85,7 +85,7 @@ class Crdt(ABC):
     def _of(cls, body: list[Any]) -> Self:
         try:
             return cls._from_body(body)
-        except (TypeError, ValueError, IndexError, AttributeError) as error:
+        except (TypeError, ValueError, LookupError, AttributeError) as error:
             if isinstance(error, MalformedBody):
                 raise
             raise MalformedBody(f"not the bytes of a {cls.kind}: {error}") from error

@@ -89,7 +89,7 @@ def counted_of(register: Crdt | None) -> Counted:
         return {}
     try:
         return {(str(kind), (str(host), int(epoch))): (int(up), int(down)) for kind, host, epoch, up, down in value[3]}
-    except (TypeError, ValueError):
+    except (TypeError, ValueError, LookupError):
         return {}
 
 

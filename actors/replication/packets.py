@@ -205,7 +205,7 @@ def decode_message(data: bytes) -> Message:
         )
     try:
         return _message(whole[1], whole[2:])
-    except (TypeError, ValueError) as error:
+    except (TypeError, ValueError, LookupError) as error:  # the last: a slice of a mapping, from Python 3.12 on
         if isinstance(error, MalformedBody):
             raise
         raise MalformedBody(f"not a message of the shared state: {error}") from error

@@ -309,7 +309,7 @@ class StateStore:
                 before, (self.retired, self.known) = self.retired, retirement
                 if self.retired != before:
                     self._carry_out()
-        except (MalformedBody, TypeError, ValueError, IndexError) as error:
+        except (MalformedBody, TypeError, ValueError, LookupError) as error:
             raise _damaged(path, f"a record with a right checksum cannot be read: {error}") from error
 
     def _keep(self, row: DottedDelta) -> None:

@@ -59,7 +59,7 @@ def from_plain(plain: Any) -> Vector:
                 vector[replica_from_plain([host, epoch])] = check_count(count, 1)
                 if len(vector) > MAX_ORIGINS:
                     raise MalformedBody(f"a vector of more than {MAX_ORIGINS} origins")
-    except (TypeError, ValueError) as error:
+    except (TypeError, ValueError, LookupError) as error:  # the last: a slice of a mapping, from Python 3.12 on
         if isinstance(error, MalformedBody):
             raise
         raise MalformedBody(f"not a version vector: {error}") from error

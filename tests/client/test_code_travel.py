@@ -118,6 +118,9 @@ def test_what_a_distribution_beside_it_names_is_installed_and_its_neighbour_is_n
     assert found.own("shapes.round", str(tmp_path / "shapes" / "round.py"))
     assert not found.own("train", str(tmp_path / "train.py"))
     metadata_of(tmp_path, "listed", RECORD="listed/__init__.py,,\nlisted_alone.py,,\n")
+    (tmp_path / "listed").mkdir()
+    for file in ("listed/__init__.py", "listed_alone.py"):  # from Python 3.12 on, what is not there is not listed
+        (tmp_path / file).touch()
     os.utime(tmp_path, ns=(1, 1))
     assert found.own("listed.part", str(tmp_path / "listed" / "part.py"))
     assert found.own("listed_alone", str(tmp_path / "listed_alone.py"))
