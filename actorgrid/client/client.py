@@ -71,7 +71,7 @@ class Client(ClusterViewClient, FunctionCalls):
 
     A ``concurrent.futures.Executor``. ``with client:`` makes it the one that ``@task`` functions use, waits at its
     end for the session tasks that are unfinished, and closes it; left by an exception, it cancels them, as closing
-    does. Jobs go on.
+    does. Jobs go on. One that is dropped closes when what it has submitted has ended.
     """
 
     def __init__(
@@ -443,6 +443,7 @@ class Client(ClusterViewClient, FunctionCalls):
         return f"<actorgrid.Client {self.url}{' closed' if self._closed else ''}>"
 
     def _open_session(self) -> Session:
+        from .dropped import when_dropped
         from .session import Session
 
         with self._lock:
@@ -456,15 +457,18 @@ class Client(ClusterViewClient, FunctionCalls):
                     balancing=self._balancing,
                     working_dir=self._working_dir,
                 )
+                when_dropped(self, self._session.finish)
             return self._session
 
     def _jobs(self) -> DurableJobs:
+        from .dropped import when_dropped
         from .durable import DurableJobs
 
         with self._lock:
             self._usable()
             if self._durable is None:
                 self._durable = DurableJobs(self.http, self._working_dir)
+                when_dropped(self, self._durable.finish)
             return self._durable
 
     def _usable(self) -> None:

@@ -11,6 +11,7 @@ import queue
 import threading
 import time
 from collections.abc import Callable
+from concurrent.futures import wait
 from typing import Any
 
 from actorgrid.errors import (
@@ -96,6 +97,17 @@ class DurableJobs:
         if known is future:
             self._look_at(job_id)
         return known
+
+    def finish(self) -> None:
+        """Close, with the connections, when every future has its end: the client is gone, they may be waited for."""
+        while True:
+            with self._lock:
+                left = list(self._outstanding.values())
+            if not left or self._stop.is_set():
+                break
+            wait(left)
+        self.close()
+        self._http.close()
 
     def close(self, wait_s: float = 10.0) -> None:
         """Send what is unsent (for up to *wait_s*), then let go. The jobs go on; their futures here are cancelled."""

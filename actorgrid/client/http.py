@@ -111,6 +111,8 @@ class AdminHttp:
                     hint="use https://, or insecure=True on a network you trust",
                 )
         self.token = token
+        self.owner: object = None
+        """What lives for as long as somebody may ask here: the LocalCluster of one's own."""
         self._timeout_s = timeout_s
         self._retry_s = retry_s
         self._addresses = Addresses(given)
@@ -239,6 +241,11 @@ class AdminHttp:
             connection.close()
         for connection in in_use:
             _shut(connection)  # whoever uses it closes it
+
+    def __del__(self) -> None:
+        # Nobody asks here any more, and no lock may be taken.
+        for connection in list(getattr(self, "_open", ())):
+            connection.close()
 
     # -- following
 

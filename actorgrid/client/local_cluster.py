@@ -46,13 +46,112 @@ finally:
 """
 
 
+class _Agent:
+    """The agent of one cluster, with the thread that is its parent. Holds no LocalCluster, which so can be dropped."""
+
+    def __init__(self, data_dir: Path, own_dir: bool) -> None:
+        self.data_dir = data_dir
+        self.owner_pid = os.getpid()
+        self.started: queue.Queue[dict[str, Any] | ActorGridError] = queue.Queue()
+        self.process: subprocess.Popen[bytes] | None = None
+        self.said = b""
+        self._own_dir = own_dir
+        self._error: ActorGridError | None = None
+        self._exited = threading.Event()
+        self._dropped = False
+        self._thread: threading.Thread | None = None
+
+    def start(self, command: list[str]) -> None:
+        """Start it. What comes of it is in ``started``: its first event, or why there is none."""
+        self._thread = threading.Thread(target=self._run, args=(command,), name="actorgrid-local-cluster", daemon=True)
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Stop it in order, by force after 20 s, and remove a directory of its own."""
+        process = self.process
+        if process is not None and not self._exited.is_set():
+            _send(process, signal.SIGTERM)
+            if not self._exited.wait(STOP_TIMEOUT_S):
+                _send(process, signal.SIGKILL)
+                self._exited.wait(STOP_TIMEOUT_S)
+        if self._thread is not None:
+            self._thread.join(STOP_TIMEOUT_S)
+        if self._own_dir:
+            remove(self.data_dir)
+        _agents.discard(self)
+
+    def let_go(self) -> None:
+        """Stop it without a wait: nobody holds its cluster any more. Takes no lock, as a finalizer must not."""
+        if self.owner_pid != os.getpid():
+            return  # a fork's copy: the agent is the parent's
+        self._dropped = True
+        if self.process is not None and not self._exited.is_set():
+            _send(self.process, signal.SIGTERM)
+
+    def _run(self, command: list[str]) -> None:
+        environment = {name: value for name, value in os.environ.items() if not name.startswith("ACTORGRID_")}
+        root = str(Path(__file__).resolve().parent.parent.parent)
+        environment["PYTHONPATH"] = os.pathsep.join(filter(None, (root, environment.get("PYTHONPATH", ""))))
+        temporary = str(self.data_dir) if self._own_dir else ""
+        try:
+            process = subprocess.Popen(
+                [sys.executable, "-c", _BOOTSTRAP, str(os.getpid()), temporary, *command],
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
+                env=environment,
+                start_new_session=True,  # Ctrl-C is for the user's program; it closes us in its own time
+            )
+        except OSError as error:
+            self._exited.set()
+            self.started.put(StartFailed(f"cannot start Python: {error}", asked=sys.executable))
+            return
+        self.process = process
+        assert process.stdout is not None and process.stderr is not None
+        errors = threading.Thread(
+            target=self._drain, args=(process.stderr,), name="actorgrid-agent-stderr", daemon=True
+        )
+        errors.start()
+        with process.stdout:
+            for line in process.stdout:
+                self._hear(line)
+        code = process.wait()
+        errors.join(STOP_TIMEOUT_S)
+        self._exited.set()
+        self.started.put(_failure(self._error, code, self.said))
+        if self._dropped:
+            if self._own_dir:
+                remove(self.data_dir)
+            _agents.discard(self)
+
+    def _hear(self, line: bytes) -> None:
+        try:
+            event = json.loads(line)
+        except ValueError:
+            return  # not for us
+        if isinstance(event, dict) and event.get("event") == "ready":
+            self.started.put(event)
+        elif isinstance(event, dict) and isinstance(event.get("error"), dict):
+            self._error = error_from_dict(event["error"])
+
+    def _drain(self, pipe: Any) -> None:
+        with pipe:
+            while piece := pipe.read1(4096):
+                self.said = (self.said + piece)[-STDERR_KEPT:]
+
+
+_agents: set[_Agent] = set()
+"""Those that have not been stopped yet."""
+
+
 class LocalCluster:
     """One host with simulated GPUs, up when this returns, gone after ``close()`` or with this process.
 
     ``gpus``: how many to simulate (of *gpu_model*, like ``H100-80GB``); ``None``: the machine's own; 0: none.
     ``settings``: by dotted path, ``{"work.pools.general.warm": 4}``. Without *data_dir*, a temporary one is used
-    and removed at the end: by ``close()``, when the interpreter ends, by the agent when this process was killed; what
-    is left even so goes at the next start of one. Raises StartFailed with what the agent said.
+    and removed at the end: by ``close()``, when it is collected, when the interpreter ends, by the agent when this
+    process was killed; what is left even so goes at the next start of one. Clients of its own keep it from being
+    collected, and so does what they have submitted. Raises StartFailed with what the agent said.
     """
 
     def __init__(
@@ -70,33 +169,28 @@ class LocalCluster:
             )
         if gpus is not None and not 0 <= gpus <= 1024:
             raise BadRequest("simulate 0 to 1024 GPUs", asked=f"gpus={gpus}")
-        self._own_dir = data_dir is None
-        self._owner_pid = os.getpid()
         if data_dir is None:
             sweep()
         self.data_dir = make_own() if data_dir is None else Path(data_dir).absolute()
-        _open_clusters.add(self)
+        self._agent = _Agent(self.data_dir, own_dir=data_dir is None)
+        _agents.add(self._agent)
+        weakref.finalize(self, self._agent.let_go).atexit = False  # at the end of the program: _stop_left_running
         self._closed = False
-        self._clients: list[Client] = []
-        self._process: subprocess.Popen[bytes] | None = None
-        self._said = b""
-        self._error: ActorGridError | None = None
-        self._started: queue.Queue[dict[str, Any] | ActorGridError] = queue.Queue()
-        self._exited = threading.Event()
+        self._clients: weakref.WeakSet[Client] = weakref.WeakSet()
+        self._client: Client | None = None
         # What it is like is said here, each time: nothing is taken from what a start before was told.
         command = ["up", "--json", "--forget", "--port", "0", "--data-dir", str(self.data_dir)]
         if gpus is not None:
             command += ["--gpus", f"simulated:{gpus}x{gpu_model}" if gpus else "none"]
         for key, value in (settings or {}).items():
             command += ["--set", f"{key}={value if isinstance(value, str) else json.dumps(value)}"]
-        self._thread = threading.Thread(target=self._run, args=(command,), name="actorgrid-local-cluster", daemon=True)
-        self._thread.start()
+        self._agent.start(command)
         try:
-            ready = self._started.get(timeout=START_TIMEOUT_S)
+            ready = self._agent.started.get(timeout=START_TIMEOUT_S)
             if isinstance(ready, ActorGridError):
                 raise ready
         except queue.Empty:
-            said = self._said + self._log()
+            said = self._agent.said + self._log()
             self.close()
             raise StartFailed(f"the host was not ready within {START_TIMEOUT_S:g} s", found=_last(said)) from None
         except BaseException:
@@ -104,18 +198,18 @@ class LocalCluster:
             raise
         self.url = str(ready["url"])
         self.token = HostPaths(self.data_dir).token_file.read_text(encoding="ascii").strip()
-        self._client: Client | None = None
 
     @property
     def pid(self) -> int:
         """The agent's process id."""
-        assert self._process is not None
-        return self._process.pid
+        assert self._agent.process is not None
+        return self._agent.process.pid
 
     def client(self, **options: Any) -> Client:
         """A client of this cluster, closed with it. Options as for Client."""
         client = Client(self.url, self.token, **options)
-        self._clients.append(client)
+        client.http.owner = self
+        self._clients.add(client)
         return client
 
     def close(self) -> None:
@@ -123,17 +217,9 @@ class LocalCluster:
         if self._closed:
             return
         self._closed = True
-        for client in self._clients:
+        for client in list(self._clients):
             client.close()
-        process = self._process
-        if process is not None and not self._exited.is_set():
-            _send(process, signal.SIGTERM)
-            if not self._exited.wait(STOP_TIMEOUT_S):
-                _send(process, signal.SIGKILL)
-                self._exited.wait(STOP_TIMEOUT_S)
-        self._thread.join(STOP_TIMEOUT_S)
-        if self._own_dir:
-            remove(self.data_dir)
+        self._agent.stop()
 
     def __enter__(self) -> LocalCluster:
         from .task import push_default
@@ -161,71 +247,19 @@ class LocalCluster:
         rows = [("host", getattr(self, "url", "")), ("agent's pid", self.pid), ("directory", self.data_dir)]
         return card("LocalCluster", rows, *(("closed", "over") if self._closed else ("up", "good")))
 
-    # -- the thread that is the agent's parent
-
-    def _run(self, command: list[str]) -> None:
-        environment = {name: value for name, value in os.environ.items() if not name.startswith("ACTORGRID_")}
-        root = str(Path(__file__).resolve().parent.parent.parent)
-        environment["PYTHONPATH"] = os.pathsep.join(filter(None, (root, environment.get("PYTHONPATH", ""))))
-        temporary = str(self.data_dir) if self._own_dir else ""
-        try:
-            process = subprocess.Popen(
-                [sys.executable, "-c", _BOOTSTRAP, str(os.getpid()), temporary, *command],
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.PIPE,
-                stderr=subprocess.PIPE,
-                env=environment,
-                start_new_session=True,  # Ctrl-C is for the user's program; it closes us in its own time
-            )
-        except OSError as error:
-            self._exited.set()
-            self._started.put(StartFailed(f"cannot start Python: {error}", asked=sys.executable))
-            return
-        self._process = process
-        assert process.stdout is not None and process.stderr is not None
-        errors = threading.Thread(
-            target=self._drain, args=(process.stderr,), name="actorgrid-agent-stderr", daemon=True
-        )
-        errors.start()
-        with process.stdout:
-            for line in process.stdout:
-                self._hear(line)
-        code = process.wait()
-        errors.join(STOP_TIMEOUT_S)
-        self._exited.set()
-        self._started.put(_failure(self._error, code, self._said))
-
-    def _hear(self, line: bytes) -> None:
-        try:
-            event = json.loads(line)
-        except ValueError:
-            return  # not for us
-        if isinstance(event, dict) and event.get("event") == "ready":
-            self._started.put(event)
-        elif isinstance(event, dict) and isinstance(event.get("error"), dict):
-            self._error = error_from_dict(event["error"])
-
     def _log(self) -> bytes:
         try:
             return HostPaths(self.data_dir).log_file.read_bytes()[-STDERR_KEPT:]
         except OSError:
             return b""
 
-    def _drain(self, pipe: Any) -> None:
-        with pipe:
-            while piece := pipe.read1(4096):
-                self._said = (self._said + piece)[-STDERR_KEPT:]
-
-
-_open_clusters: weakref.WeakSet[LocalCluster] = weakref.WeakSet()
-
 
 @atexit.register
-def _close_left_open() -> None:
+def _stop_left_running() -> None:
     """A program that forgets to close one, or fails, leaves nothing behind; a fork of it leaves its parent's alone."""
-    for cluster in list(_open_clusters):
-        if cluster._owner_pid == os.getpid():
-            cluster.close()
+    for agent in list(_agents):
+        if agent.owner_pid == os.getpid():
+            agent.stop()
 
 
 def _send(process: subprocess.Popen[bytes], number: int) -> None:

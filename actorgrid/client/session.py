@@ -135,6 +135,11 @@ class Session:
         """Wait until nothing is unfinished."""
         self._dispatcher.wait_until_done()
 
+    def finish(self) -> None:
+        """Close when nothing is unfinished: the client is gone, and futures may still be waited for."""
+        self._dispatcher.wait_until_done()
+        self.close()
+
     def close(self) -> None:
         """Give everything back; what is unfinished is cancelled."""
         if self._stop.is_set():

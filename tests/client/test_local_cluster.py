@@ -350,6 +350,67 @@ def test_a_cluster_ends_with_the_process_that_made_it() -> None:
     subprocess.run(["rm", "-rf", folder, str(HostPaths(Path(folder)).runtime_dir)], check=True)
 
 
+DROPPED = """
+import gc, os, sys, time
+import actorgrid
+
+def slow(path):
+    while not os.path.exists(path):
+        time.sleep(0.01)
+    return "done"
+
+def left():
+    return os.path.exists(folder) or os.path.exists(f"/proc/{pid}")
+
+def until_gone():
+    until = time.monotonic() + 60
+    while left():
+        gc.collect()
+        assert time.monotonic() < until, "it is still there"
+        time.sleep(0.02)
+
+flag = sys.argv[1]
+for durable in (False, True):
+    client = actorgrid.LocalCluster(gpus=1).client()
+    cluster = client.http.owner
+    pid, folder = cluster.pid, cluster.data_dir
+    del cluster
+    gc.collect()
+    assert client.run(["true"]).ok, "its client keeps it"
+    assert client.submit(abs, -1, durable=durable).result(60) == 1
+    future = client.submit(slow, flag, durable=durable)
+    state = client.state if not durable else None
+    del client
+    gc.collect()
+    assert left()
+    open(flag, "w").close()
+    assert future.result(60) == "done", "what was submitted keeps it"
+    if state is not None:
+        state.put("a", 1)
+    del future, state
+    until_gone()
+    os.unlink(flag)
+kept = actorgrid.LocalCluster(gpus=1)
+print(kept.pid, kept.data_dir)
+if os.fork() == 0:
+    del kept
+    gc.collect()
+    os._exit(0)
+os.wait()
+assert kept.client().run(["true"]).ok, "a fork's copy takes nothing away"
+kept = None
+"""
+
+
+@pytest.mark.system
+def test_a_cluster_that_is_dropped_goes_when_nothing_of_it_is_used(tmp_path: Path) -> None:
+    command = [sys.executable, "-W", "error", "-c", DROPPED, str(tmp_path / "flag")]
+    made = subprocess.run(command, capture_output=True, text=True, timeout=120)
+    assert made.returncode == 0, made.stderr
+    pid, folder = made.stdout.split()
+    assert gone(int(pid)) and not Path(folder).exists(), "dropped just before the end of the program"
+
+
 @pytest.mark.system
 def test_a_cluster_made_in_a_thread_outlives_the_thread() -> None:
     made: list[LocalCluster] = []
