@@ -10,12 +10,15 @@ from typing import TYPE_CHECKING
 __version__ = "0.1.0"
 
 if TYPE_CHECKING:
+    from actorgrid.client.actor_handles import ActorHandle as ActorHandle
+    from actorgrid.client.actor_handles import current_actor as current_actor
     from actorgrid.client.async_client import AsyncClient as AsyncClient
     from actorgrid.client.client import Client as Client
     from actorgrid.client.client import connect as connect
     from actorgrid.client.joblib_backend import register_joblib as register_joblib
     from actorgrid.client.local_cluster import LocalCluster as LocalCluster
     from actorgrid.client.task import task as task
+    from actorgrid.client.user_actors import actor as actor
     from actorgrid.client.waiting import as_completed as as_completed
     from actorgrid.client.waiting import gather as gather
     from actorgrid.client.waiting import wait as wait
@@ -26,14 +29,17 @@ if TYPE_CHECKING:
 
 _HOME = {
     "ActorGridError": "actorgrid.errors",
+    "ActorHandle": "actorgrid.client.actor_handles",
     "AsyncClient": "actorgrid.client.async_client",
     "Client": "actorgrid.client.client",
     "CurrentTask": "actorgrid.task_context",
     "FencingToken": "actorgrid.fencing",
     "LocalCluster": "actorgrid.client.local_cluster",
+    "actor": "actorgrid.client.user_actors",
     "as_completed": "actorgrid.client.waiting",
     "connect": "actorgrid.client.client",
     "current_task": "actorgrid.task_context",
+    "current_actor": "actorgrid.client.actor_handles",
     "gather": "actorgrid.client.waiting",
     "register_joblib": "actorgrid.client.joblib_backend",
     "task": "actorgrid.client.task",
@@ -41,14 +47,17 @@ _HOME = {
 }
 __all__ = [
     "ActorGridError",
+    "ActorHandle",
     "AsyncClient",
     "Client",
     "CurrentTask",
     "FencingToken",
     "LocalCluster",
     "__version__",
+    "actor",
     "as_completed",
     "connect",
+    "current_actor",
     "current_task",
     "gather",
     "register_joblib",

@@ -105,6 +105,8 @@
     - TaskTimedOut
     - WorkerLost
       * HostLost
+      * ActorDied
+        + ActorRestarted
     - MemoryLimitExceeded
     - UnpicklableResult
     - PythonMismatch
@@ -696,6 +698,17 @@ class WorkerLost(TaskError):
 
 class HostLost(WorkerLost):
     """The whole host was not heard of for longer than the work's ``max_isolation_s``: the work ended there."""
+
+
+class ActorDied(WorkerLost):
+    """An actor of the user's is no more, or the call could not be brought to it.
+
+    ``__cause__`` is the error that ended it, where one did. Whether a call that had begun had an effect is unknown.
+    """
+
+
+class ActorRestarted(ActorDied):
+    """An actor died while it ran the call, and was begun again: without the call, unless its ``retries`` say so."""
 
 
 class MemoryLimitExceeded(TaskError):

@@ -32,6 +32,8 @@ def past_limit(call: TaskCall) -> TaskTimedOut:
 def worker_lost(link: LeasedWorker, found: str, call: TaskCall) -> WorkerLost:
     """The error when a call lost its worker, *link*'s, once too often, or amid its stream."""
     received = 0 if call.stream is None else call.stream.received
+    if call.lane.is_actors:
+        return WorkerLost("its worker died", found=f"worker {link.worker_id}: {found or 'gone'}")
     return WorkerLost(
         f"the worker died under the task, which is not begun again after {received} values of its stream came"
         if received

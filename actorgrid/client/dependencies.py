@@ -38,7 +38,7 @@ class TaskInput:
         self.call = call  # which gives it, while it is unfinished
         self.settled = False
         self.body = b""
-        self.failure: Callable[[TaskFuture[Any]], None] | None = None  # ends a call as its input ended
+        self.failure: Callable[[LazyFuture[Any]], None] | None = None  # ends a call as its input ended
         self.dependents: list[TaskCall] = []
 
     def take(self, future: LazyFuture[Any]) -> None:
@@ -164,7 +164,7 @@ class _Heard:
         self.dependencies.hear(self.use, future)
 
 
-def hold(call: TaskCall, inputs: tuple[TaskInput, ...]) -> Callable[[TaskFuture[Any]], None] | None:
+def hold(call: TaskCall, inputs: tuple[TaskInput, ...]) -> Callable[[LazyFuture[Any]], None] | None:
     """Give a new call its inputs, with the lock held. Gives how to end it, when one of them has failed already."""
     call.inputs = inputs
     for used in inputs:
@@ -246,7 +246,7 @@ def unstarted_input(call: TaskCall) -> TaskCall:
     return call
 
 
-def _cancelled(dependent: TaskFuture[Any]) -> None:
+def _cancelled(dependent: LazyFuture[Any]) -> None:
     dependent.set_exception(
         DependencyFailed(
             "an argument is the future of a task that was cancelled", hint="submit it again if you still want it"

@@ -69,7 +69,7 @@ class Dispatcher:
         self.balancing: str | None = None  # the client's policy for calls that do not say
         self.pool_balancing: dict[str, str] = {}  # the host's, by pool, for clients that do not either
         self._closed = False
-        self._sockets = WorkerSockets(self._lock, self._read, self._tick)
+        self._sockets: WorkerSockets[LeasedWorker] = WorkerSockets(self._lock, self._read, self._tick)
         self._sender = Sender(self._sockets, self._pace, self._refuse)
         self._dependencies = CallDependencies(self._lock, self._new_key, self._sender.release, self._abandon)
         self._sockets.start()
@@ -208,7 +208,7 @@ class Dispatcher:
                 if lane.waiting:
                     continue
                 for link in list(lane.links):
-                    if not link.calls and now - link.idle_since >= patience_s:
+                    if not link.calls and (lane.is_actors or now - link.idle_since >= patience_s):
                         self._unlink(link)
                         given_up.append(link)
             unused = [
@@ -216,7 +216,8 @@ class Dispatcher:
                 for key, lane in self._lanes.items()
                 if not (lane.links or lane.requests or lane.waiting or lane.held)
             ]
-            for shape in unused if len(self._lanes) > MAX_LANES // 2 else ():
+            crowded = len(self._lanes) > MAX_LANES // 2
+            for shape in [shape for shape in unused if crowded or self._lanes[shape].is_actors]:
                 del self._lanes[shape]
         for link in given_up:
             link.sock.close()
@@ -241,11 +242,11 @@ class Dispatcher:
             call.future.cancel()
 
     def wait_until_done(self) -> None:
-        """Wait until nothing is unfinished."""
+        """Wait until nothing is unfinished but actors, which last."""
         with self._lock:
             self._blocked += 1
             try:
-                while self._unfinished and not self._closed:
+                while self._unfinished > self._lasting() and not self._closed:
                     self._room.wait()
             finally:
                 self._blocked -= 1
@@ -373,12 +374,16 @@ class Dispatcher:
         self._last_task_id += 1
         return self._last_task_id
 
+    def _lasting(self) -> int:
+        return sum(lane.unfinished for lane in self._lanes.values() if lane.is_actors)
+
     def _new_lane(self, shape: WorkerShape) -> Lane:
-        if len(self._lanes) >= MAX_LANES:
+        lane = Lane(shape)
+        if not lane.is_actors and sum(not other.is_actors for other in self._lanes.values()) >= MAX_LANES:
             raise QueueFull(
                 f"{MAX_LANES} different sets of resources are in use at once", hint="ask for fewer distinct shapes"
             )
-        lane = self._lanes[shape] = Lane(shape)
+        self._lanes[shape] = lane
         return lane
 
     def _wait_for_room(self) -> None:

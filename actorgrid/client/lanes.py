@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from actorgrid.transports.task_frames import TaskAbout
 from actorgrid.transports.task_inputs import LatestValues
+from actorgrid.user_actor_context import MARK
 
 from .lane_router import LEAST_LOADED, LaneRouter
 from .options import WorkerShape
@@ -253,6 +254,7 @@ class Lane:
 
     def __init__(self, shape: WorkerShape) -> None:
         self.shape = shape
+        self.is_actors = any(name == MARK for name, _ in shape.env)  # of one call that lasts, on a worker of its own
         self.links: list[LeasedWorker] = []
         self.waiting = 0
         self.requests = 0  # leases asked for, not answered yet
@@ -326,6 +328,11 @@ class Lane:
             (self._again if call.token is not None else self._queues[call.priority]).popleft()
             self.waiting -= 1
         return call
+
+    @property
+    def unfinished(self) -> int:
+        """The number of its calls, waiting and running."""
+        return self.waiting + len(self.held) + sum(len(link.calls) for link in self.links)
 
     def queued(self) -> list[TaskCall]:
         """All waiting calls, and those that are held."""

@@ -27,7 +27,9 @@ _USUAL = TaskAbout()
 class Sender:
     """Puts calls on the wire. *refuse* is called with one that its worker, of an earlier version, cannot take."""
 
-    def __init__(self, sockets: WorkerSockets, pace: Pace, refuse: Callable[[TaskCall, LeasedWorker], None]) -> None:
+    def __init__(
+        self, sockets: WorkerSockets[LeasedWorker], pace: Pace, refuse: Callable[[TaskCall, LeasedWorker], None]
+    ) -> None:
         self._sockets = sockets
         self._pace = pace
         self._refuse = refuse

@@ -51,6 +51,7 @@ from .lending import own_cpus
 from .nested import NESTED_WAIT_S, inside_work, starved
 from .options import TaskOptions
 from .output import OutputPrinter
+from .owned_actors import OwnedActors
 from .pickling import PYTHON, FunctionCode
 from .stream_items import StreamItems
 from .user import user_name
@@ -90,6 +91,7 @@ class Session:
         self._patience_s = nested_wait_s if nested_wait_s is not None and inside_work() else math.inf
         self._keep_alive_s = keep_alive_s
         self._lock = threading.Lock()
+        self._actors: OwnedActors | None = None
         self._id = ""
         self._renew_s = 2.0
         self._stop = threading.Event()
@@ -132,8 +134,17 @@ class Session:
         self._dispatcher.cancel_waiting()
 
     def wait_until_done(self) -> None:
-        """Wait until nothing is unfinished."""
+        """Wait until nothing is unfinished. Actors end when tasks, which may call them, have ended."""
         self._dispatcher.wait_until_done()
+        if self._actors is not None:
+            self._actors.finish()
+
+    def actors(self) -> OwnedActors:
+        """The actors that were made with this session."""
+        with self._lock:
+            if self._actors is None:
+                self._actors = OwnedActors(self)
+            return self._actors
 
     def finish(self) -> None:
         """Close when nothing is unfinished: the client is gone, and futures may still be waited for."""
@@ -146,6 +157,8 @@ class Session:
             return
         self._stop.set()
         self._dispatcher.close()
+        if self._actors is not None:
+            self._actors.close()
         self._returns.put(None)
         with self._lock:
             session_id, self._id = self._id, ""

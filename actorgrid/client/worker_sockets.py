@@ -1,4 +1,4 @@
-"""The sockets of leased workers: one thread that reads them all, writes straight from whichever thread has something.
+"""The sockets of leased workers, or of actors: one thread that reads them all; whichever thread has something writes.
 
 Who uses it decides; here is only the I/O. Everything but the reader's own loop is called with the user's lock held.
 """
@@ -11,26 +11,39 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable
-
-from .lanes import LeasedWorker
+from typing import Any, Generic, Protocol, TypeVar
 
 TICK_S = 0.02
 
 
-class WorkerSockets:
+class SocketLink(Protocol):
+    """Whoever is at the other end of a socket."""
+
+    sock: Any
+    fd: int
+    out: bytearray
+    """What is to be sent."""
+    lost: bool
+    watches_out: bool
+
+
+L = TypeVar("L", bound=SocketLink)
+
+
+class WorkerSockets(Generic[L]):
     """One epoll, and the thread that waits on it.
 
     *lock* is held here to write what a socket would not take before. *on_readable* is called by the thread for a
-    worker that said something or is gone, *on_tick* every 20 ms while ``ticking``, which is its user's to reset.
+    link that said something or is gone, *on_tick* every 20 ms while ``ticking``, which is its user's to reset.
     """
 
     def __init__(
-        self, lock: threading.Lock, on_readable: Callable[[LeasedWorker], None], on_tick: Callable[[float], None]
+        self, lock: threading.Lock, on_readable: Callable[[L], None], on_tick: Callable[[float], None]
     ) -> None:
         self._lock = lock
         self._on_readable = on_readable
         self._on_tick = on_tick
-        self.links: dict[int, LeasedWorker] = {}
+        self.links: dict[int, L] = {}
         self._soon: deque[Callable[[], None]] = deque()
         self._closed = False
         self.ticking = False
@@ -47,17 +60,17 @@ class WorkerSockets:
         """Whether the caller is the thread that reads."""
         return threading.current_thread() is self._thread
 
-    def add(self, link: LeasedWorker) -> None:
+    def add(self, link: L) -> None:
         """Read what *link* says from now on."""
         self.links[link.fd] = link
         self._epoll.register(link.fd, select.EPOLLIN)
 
-    def remove(self, link: LeasedWorker) -> None:
+    def remove(self, link: L) -> None:
         """Read nothing of *link* any more; its socket stays open."""
         self.links.pop(link.fd, None)
         self._epoll.unregister(link.fd)
 
-    def flush(self, link: LeasedWorker) -> None:
+    def flush(self, link: L) -> None:
         """Send what is queued for *link*; what its socket does not take now goes when it does."""
         if not link.out or link.lost:
             return

@@ -71,6 +71,7 @@ from .function_call import TimeIsUp, describe_failure, dump_value
 from .item_stream import ItemGrants
 from .recall_watch import RecallWatch
 from .task_output import FLUSH_AFTER_S, TaskOutput
+from .user_actor import UserActor
 from .working_dir_spec import enter_working_dir
 from .working_dirs import WorkingDirs
 
@@ -426,6 +427,8 @@ class Worker:
             value = self._async.run(value, task_id, task_id in client.cancelled)
         if task.about is None or not task.about.window:
             return value
+        if type(value) is UserActor:
+            return self._serve(client, task_id, value)
         items = self._async.iterate(value, task_id) if hasattr(value, "__anext__") else iter(value)
         count = 0
         self._grants.begin(task_id, task.about.window)
@@ -440,6 +443,27 @@ class Worker:
             if close is not None:
                 close()
         return count
+
+    def _serve(self, client: ClientConnection, task_id: int, actor: UserActor) -> int:
+        """Let an actor be called until nobody wants it any more; one empty item says that it can be."""
+        self._control.sendall(encode_frame(["spoiled", "it held an actor of the user's"]))
+        client.reply(encode_item(task_id, b""))
+        self.flush_replies()
+
+        def is_wanted() -> bool:
+            return self._client is client and client.failure is None and task_id not in client.cancelled
+
+        def flush() -> None:
+            for tee in self._tees:
+                if tee._held:
+                    tee.flush()
+            self.flush_replies()
+
+        watched = {
+            client.socket.fileno(): lambda: self._read_client(client),
+            self._control.fileno(): self._read_control,
+        }
+        return actor.serve(watched, is_wanted, flush)
 
     def _await_grant(self, client: ClientConnection, task_id: int) -> None:
         """Wait until the client wants another item. Raises TaskCancelled when it wants none any more, or is gone."""

@@ -56,6 +56,7 @@ MODULES = (
     "scale",
     "scheduling",
     "sessions",
+    "user_actors",
 )
 for name in MODULES:
     import_module(f"{__package__}.{name}")  # it adds its benchmarks to the registry

@@ -1,0 +1,600 @@
+"""This process's connections to actors of the user's: one to each, over which calls go in the order they were made.
+
+Of a call that its actor had not begun when it died, nothing has happened: it is sent to the next incarnation. Which
+were begun is told by the file in memory that goes along with the connection (user_actor_frames.py).
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import socket
+import threading
+import time
+import weakref
+from collections import deque
+from collections.abc import Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any, Protocol, TypeVar
+
+import msgpack
+
+from actorgrid.errors import (
+    ActorDied,
+    ActorGridError,
+    ActorRestarted,
+    QueueFull,
+    TransportError,
+    error_from_dict,
+)
+from actorgrid.transports.frames import FrameDecoder
+from actorgrid.transports.task_frames import FAILED, encode_cancel
+from actorgrid.transports.user_actor_frames import BEGUN, encode_actor_hello, encode_call, encode_stop
+from actorgrid.user_actor_context import ActorReference
+
+from .call_errors import raise_failure
+from .dependencies import TaskInput
+from .forks import renew_in_children
+from .futures import LazyFuture
+from .pickling import PYTHON, loads_value
+from .worker_sockets import WorkerSockets
+
+T = TypeVar("T")
+MAX_SENT = 1000
+"""Calls of one caller that an actor has and has not answered; the others wait here."""
+MAX_UNSENT_BYTES = 2**20
+READ_BYTES = 256 * 1024
+RETRY_S = 0.02
+RETRY_MAX_S = 0.25
+DEATH_BYTES_MAX = 2**20
+OWNER_FILE = "owner"
+DEATH_SUFFIX = ".end"
+
+
+class ActorFuture(LazyFuture[T]):
+    """The value of a call of an actor's method."""
+
+    def __init__(self, links: ActorLinks, call: ActorCall) -> None:
+        super().__init__()
+        self._links = links
+        self._call = call
+
+    def cancel(self, *, force: bool = False, cooperative: bool = False) -> bool:
+        """Take the call back if it was not sent to the actor; ``True`` when it will give no value.
+
+        *cooperative* asks the actor too: what it has not begun ends with TaskCancelled, and so does an ``async def``
+        that is under way, where it awaits. Then ``True`` says that it was asked. *force* does no more than that.
+        """
+        if self.done():
+            return self.cancelled()
+        if self._links.take_back(self._call):
+            return self._cancelled()
+        return (cooperative or force) and self._links.ask_to_stop(self._call)
+
+    def running(self) -> bool:
+        """Whether the actor has begun the call."""
+        return not self.done() and self._links.has_begun(self._call)
+
+    def _facts(self) -> list[tuple[str, object]]:
+        return [("method", f"{self._call.link.reference.class_name}.{self._call.method}")]
+
+
+class ActorCall:
+    """One call, from when it was made until it has its outcome."""
+
+    __slots__ = (
+        "args", "call_id", "future", "inputs", "kept", "link", "method", "missing", "over", "retries", "timeout_s",
+    )  # fmt: skip
+
+    def __init__(self, link: ActorLink, method: str, args: bytes, timeout_s: float | None, retries: int) -> None:
+        self.link = link
+        self.method = method
+        self.args = args
+        self.timeout_s = timeout_s
+        self.retries = retries  # how often it may be begun again
+        self.call_id = 0  # it has one when it was sent
+        self.inputs: list[TaskInput] = []
+        self.kept: Sequence[LazyFuture[Any]] = ()
+        self.missing = 0
+        self.over = False
+        self.future: ActorFuture[Any]
+
+
+class ActorOwner(Protocol):
+    """What made an actor, in the process in which it was made."""
+
+    def stop(self, force: bool) -> None:
+        """End it: when all is done that it was asked here, or by force."""
+
+
+class ActorLink:
+    """One actor as this process reaches it. Written by ActorLinks with its lock held."""
+
+    __slots__ = (
+        "__weakref__",
+        "begun_fd",
+        "cause",
+        "death",
+        "decoder",
+        "delay_s",
+        "fd",
+        "incarnation",
+        "interrupted",
+        "is_shared",
+        "last_id",
+        "lost",
+        "next_try",
+        "out",
+        "over",
+        "owner",
+        "reference",
+        "room",
+        "sent",
+        "sock",
+        "stop_wanted",
+        "unsent",
+        "unused",
+        "watches_out",
+        "welcome",
+    )  # fmt: skip
+
+    def __init__(self, reference: ActorReference, lock: threading.Lock) -> None:
+        self.reference = reference
+        self.owner: ActorOwner | None = None  # where this process made it, and so hears of its starts and its end
+        self.is_shared = False  # whether our handles were passed on: then it does not end when the last one here goes
+        self.sock: socket.socket | None = None
+        self.fd = -1
+        self.decoder = FrameDecoder()
+        self.out = bytearray()
+        self.watches_out = False
+        self.lost = True
+        self.welcome = False
+        self.incarnation = 0
+        self.last_id = 0
+        self.unsent: deque[ActorCall] = deque()
+        self.sent: dict[int, ActorCall] = {}
+        self.interrupted: list[ActorCall] = []  # had begun when the actor went; end when we know what became of it
+        self.begun_fd = -1
+        self.death: ActorDied | None = None
+        self.cause: ActorGridError | None = None  # of the end of the incarnation before, where we heard it
+        self.over = threading.Event()
+        self.room = threading.Condition(lock)
+        self.next_try = float("inf")  # when to connect; as clocks say that only go on
+        self.delay_s = RETRY_S
+        self.stop_wanted = False
+        self.unused = False  # nobody here holds a handle any more
+
+    @property
+    def is_ours(self) -> bool:
+        """Whether this process made the actor."""
+        return self.owner is not None
+
+    @property
+    def pending(self) -> int:
+        """The number of calls without an outcome."""
+        return len(self.unsent) + len(self.sent) + len(self.interrupted)
+
+
+class ActorUse:
+    """What the handles of one actor in this process share: when the last of them goes, it goes too."""
+
+    __slots__ = ("__weakref__", "link")
+
+    def __init__(self, link: ActorLink) -> None:
+        self.link = link
+
+
+class ActorLinks:
+    """All connections to actors of this process, read by one thread."""
+
+    def __init__(self) -> None:
+        self._begin()
+        renew_in_children(self)
+
+    def _begin(self) -> None:
+        self.lock = threading.Lock()
+        self._links: dict[str, ActorLink] = {}
+        self._uses: weakref.WeakValueDictionary[str, ActorUse] = weakref.WeakValueDictionary()
+        self._sockets: WorkerSockets[ActorLink] | None = None
+
+    def after_fork(self) -> None:
+        """Begin anew in a forked child: connections and pending calls are the parent's."""
+        self._begin()
+
+    # -- handles
+
+    def use(self, reference: ActorReference) -> ActorUse:
+        """What a new handle holds."""
+        with self.lock:
+            use = self._uses.get(reference.actor_id)
+            if use is None:
+                link = self._links.get(reference.actor_id)
+                if link is None:
+                    link = self._links[reference.actor_id] = ActorLink(reference, self.lock)
+                link.unused = False
+                use = self._uses[reference.actor_id] = ActorUse(link)
+                # A finalizer runs wherever objects are dropped, maybe with our lock held: it only leaves word.
+                weakref.finalize(use, self._io().soon, partial(self._let_go, link)).atexit = False
+            return use
+
+    def _let_go(self, link: ActorLink) -> None:
+        with self.lock:
+            if link.reference.actor_id in self._uses:
+                return  # another handle came in between
+            link.unused = True
+            owner = None if link.is_shared or link.death is not None else link.owner
+            self._forget_if_idle(link)
+        if owner is not None:
+            owner.stop(False)
+
+    def _forget_if_idle(self, link: ActorLink) -> None:
+        if link.unused and not link.pending and (link.death is not None or not link.is_ours):
+            self._hang_up(link)
+            self._links.pop(link.reference.actor_id, None)
+
+    # -- calls
+
+    def submit(
+        self,
+        link: ActorLink,
+        method: str,
+        args: bytes,
+        inputs: Sequence[LazyFuture[Any]],
+        timeout_s: float | None,
+        retries: int,
+    ) -> ActorFuture[Any]:
+        """Make a call: it begins when those that were made before have, and its inputs are there.
+
+        Waits while as many as the actor's ``max_pending`` are unfinished (in a callback: raises QueueFull).
+        """
+        call = ActorCall(link, method, args, timeout_s, retries)
+        future: ActorFuture[Any] = ActorFuture(self, call)
+        call.future = future
+        call.missing = len(inputs)
+        call.kept = inputs
+        call.inputs = [TaskInput(0, None) for _ in inputs]
+        died: ActorDied | None
+        with self.lock:
+            while link.pending >= link.reference.max_pending and link.death is None:
+                if self._io().is_reader():
+                    raise QueueFull(
+                        f"{link.reference.max_pending} calls of the actor are unfinished",
+                        hint="do not call from callbacks, or ask for a larger max_pending=",
+                    )
+                link.room.wait()
+            died = link.death
+            if died is None:
+                link.unsent.append(call)
+                if link.welcome:
+                    self._pump(link)
+                elif link.lost and not link.is_ours and link.next_try == float("inf"):
+                    self._try(link, time.monotonic())
+        if died is not None:
+            future.set_exception(dead_for(died))
+        for used, one in zip(call.inputs, inputs, strict=True):
+            one.add_done_callback(partial(self._input_came, call, used))
+        return future
+
+    def _input_came(self, call: ActorCall, used: TaskInput, future: Any) -> None:
+        used.take(future)
+        with self.lock:
+            if call.over:
+                return
+            call.missing -= 1
+            if used.failure is not None:
+                self._remove(call)
+            elif call.missing == 0:
+                self._pump(call.link)
+        if used.failure is not None:
+            used.failure(call.future)
+
+    def take_back(self, call: ActorCall) -> bool:
+        """Forget a call that was not sent."""
+        with self.lock:
+            if call.over or call.call_id:
+                return False
+            self._remove(call)
+            return True
+
+    def _remove(self, call: ActorCall) -> None:
+        call.over = True
+        link = call.link
+        link.unsent.remove(call)
+        link.room.notify_all()
+        self._pump(link)
+        self._forget_if_idle(link)
+
+    def ask_to_stop(self, call: ActorCall) -> bool:
+        """Tell the actor that a call is not wanted any more; ``False`` when it had ended."""
+        with self.lock:
+            link = call.link
+            if call.call_id not in link.sent:
+                return False
+            link.out += encode_cancel(call.call_id)
+            self._io().flush(link)
+            return True
+
+    def has_begun(self, call: ActorCall) -> bool:
+        """Whether the actor has begun a call."""
+        with self.lock:
+            return call.call_id in call.link.sent and call.call_id <= _begun(call.link)
+
+    def stop(self, link: ActorLink) -> None:
+        """Have the actor end when it has done all that it was asked here."""
+        with self.lock:
+            link.stop_wanted = True
+            if link.lost and not link.is_ours and link.death is None:
+                self._try(link, time.monotonic())
+            self._pump(link)
+
+    # -- what the creator says
+
+    def came_up(self, link: ActorLink) -> None:
+        """Connect: the actor has begun to listen. Callable with any lock held."""
+        self._io().soon(partial(self._connect_now, link))
+
+    def _connect_now(self, link: ActorLink) -> None:
+        with self.lock:
+            if link.death is None and link.lost:
+                link.delay_s = RETRY_S
+                self._try(link, time.monotonic())
+
+    def restarts(self, link: ActorLink, cause: ActorGridError) -> None:
+        """Note why the incarnation before ended, for the calls that it had begun."""
+        with self.lock:
+            link.cause = cause
+
+    def die(self, link: ActorLink, death: ActorDied) -> None:
+        """End the actor for this process: all that is unfinished fails with *death*, and so will all that comes."""
+        with self.lock:
+            if link.death is not None:
+                return
+            self._hang_up(link)
+            link.death = death
+            link.next_try = float("inf")
+            calls = [*link.interrupted, *link.unsent]
+            link.interrupted.clear()
+            link.unsent.clear()
+            for call in calls:
+                call.over = True
+            link.room.notify_all()
+            link.over.set()
+            self._forget_if_idle(link)
+        for call in calls:
+            call.future.set_exception(dead_for(death))
+
+    def wait_until_done(self, link: ActorLink) -> None:
+        """Wait until no call of this process is unfinished, or the actor is no more."""
+        with self.lock:
+            while link.pending and link.death is None:
+                link.room.wait()
+
+    # -- with the lock held
+
+    def _io(self) -> WorkerSockets[ActorLink]:
+        if self._sockets is None:
+            self._sockets = WorkerSockets(self.lock, self._read, self._tick)
+            self._sockets.start()
+        return self._sockets
+
+    def _pump(self, link: ActorLink) -> None:
+        """Send what may be sent."""
+        if not link.welcome or link.lost:
+            return
+        while link.unsent and len(link.sent) < MAX_SENT and len(link.out) < MAX_UNSENT_BYTES:
+            call = link.unsent[0]
+            if call.missing:
+                break  # those behind it wait too: a caller's calls begin in order
+            link.unsent.popleft()
+            link.last_id += 1
+            call.call_id = link.last_id
+            values = [used.body for used in call.inputs]
+            link.out += encode_call(call.call_id, call.method, call.args, call.timeout_s, values)
+            link.sent[call.call_id] = call
+        if link.stop_wanted and not link.unsent and not link.interrupted:
+            link.stop_wanted = False
+            link.out += encode_stop()
+        self._io().flush(link)
+
+    def _try(self, link: ActorLink, now: float) -> None:
+        """Connect, or say when to try again, or that there is no use."""
+        sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_NONBLOCK | socket.SOCK_CLOEXEC)
+        begun_fd = -1
+        try:
+            sock.connect(link.reference.path)
+            begun_fd = os.memfd_create("actorgrid-begun", os.MFD_CLOEXEC)
+            os.pwrite(begun_fd, BEGUN.pack(0), 0)
+            socket.send_fds(sock, [encode_actor_hello(link.reference.secret, PYTHON)], [begun_fd])
+        except OSError:
+            sock.close()
+            if begun_fd >= 0:
+                os.close(begun_fd)
+            self._try_later(link, now)
+            return
+        link.sock, link.fd, link.begun_fd = sock, sock.fileno(), begun_fd
+        link.decoder = FrameDecoder()
+        link.out.clear()
+        link.lost = link.watches_out = link.welcome = False
+        link.next_try = float("inf")
+        self._io().add(link)
+
+    def _try_later(self, link: ActorLink, now: float) -> None:
+        death = None if link.is_ours else _found_dead(link.reference)
+        if death is not None:
+            self._io().soon(partial(self.die, link, death))
+            return
+        link.next_try = now + link.delay_s
+        link.delay_s = min(RETRY_MAX_S, link.delay_s * 2)
+        self._io().tick_soon()
+
+    def _hang_up(self, link: ActorLink) -> None:
+        """Close the connection. What the actor had begun is interrupted; what it had not is not sent any more."""
+        if link.lost or link.sock is None:
+            return
+        begun = _begun(link)
+        self._io().remove(link)
+        link.lost, link.welcome = True, False
+        link.sock.close()
+        link.sock = None
+        os.close(link.begun_fd)
+        link.begun_fd = -1
+        again: list[ActorCall] = []
+        for call_id, call in link.sent.items():
+            if call_id <= begun and call.retries <= 0:
+                link.interrupted.append(call)
+                continue
+            call.retries -= call_id <= begun
+            call.call_id = 0
+            again.append(call)
+        link.sent.clear()
+        link.unsent.extendleft(reversed(again))
+
+    # -- the reader thread
+
+    def _read(self, link: ActorLink) -> None:
+        assert link.sock is not None, "a link is read while it has a socket"
+        found: ActorGridError | TransportError | None = None
+        frames: list[list[Any]] = []
+        try:
+            data = link.sock.recv(READ_BYTES)
+            frames = link.decoder.feed(data)
+        except BlockingIOError:
+            return
+        except OSError:
+            data = b""
+        except (ActorGridError, TransportError) as error:
+            data, found = b"", error
+        done: list[tuple[ActorCall, int, bytes]] = []
+        broken: list[tuple[ActorCall, ActorDied]] = []
+        with self.lock:
+            for frame in frames:
+                match frame:
+                    case ["result", int(call_id), int(status), bytes(body)]:
+                        call = link.sent.pop(call_id, None)
+                        if call is not None:
+                            call.over = True
+                            call.kept = ()
+                            done.append((call, status, body))
+                    case ["welcome", {"incarnation": int(incarnation)}]:
+                        broken = self._welcome(link, incarnation)
+                    case ["refused", dict(record)]:
+                        found = error_from_dict(record)
+            if not data:
+                self._hang_up(link)
+                if found is None and link.death is None and (link.pending or link.stop_wanted):
+                    link.delay_s = RETRY_S
+                    self._try_later(link, time.monotonic())
+            else:
+                self._pump(link)
+            link.room.notify_all()
+            self._forget_if_idle(link)
+        for call, status, body in done:
+            if not call.future.cancelled():
+                call.future.settle(raise_failure if status == FAILED else loads_value, body, status == FAILED)
+        for call, broke in broken:
+            call.future.set_exception(broke)
+        if found is not None:
+            self.die(link, _refused(link.reference, found))
+
+    def _welcome(self, link: ActorLink, incarnation: int) -> list[tuple[ActorCall, ActorDied]]:
+        """Begin with an incarnation; gives the calls that the one before had begun, with their errors."""
+        gone = incarnation != link.incarnation
+        broken = [(call, (_interrupted if gone else _cut_off)(link, call)) for call in link.interrupted]
+        for call, _ in broken:
+            call.over = True
+        link.interrupted.clear()
+        link.welcome = True
+        link.incarnation = incarnation
+        link.delay_s = RETRY_S
+        return broken
+
+    def _tick(self, now: float) -> None:
+        with self.lock:
+            tries = [link for link in self._links.values() if link.next_try <= now and link.lost]
+            for link in tries:
+                link.next_try = float("inf")
+                self._try(link, now)
+            self._io().ticking = any(link.next_try < float("inf") for link in self._links.values())
+
+
+def _begun(link: ActorLink) -> int:
+    if link.begun_fd < 0:
+        return 0
+    begun: int = BEGUN.unpack(os.pread(link.begun_fd, BEGUN.size, 0))[0]
+    return begun
+
+
+def _found_dead(reference: ActorReference) -> ActorDied | None:
+    """The end of an actor that nobody here made, from what its creator left; ``None`` while it may come (back)."""
+    try:
+        with open(reference.path + DEATH_SUFFIX, "rb") as file:
+            record = msgpack.unpackb(file.read(DEATH_BYTES_MAX))
+        error = error_from_dict(record)
+        return error if isinstance(error, ActorDied) else ActorDied(str(error))
+    except FileNotFoundError:
+        pass
+    except (OSError, ValueError, TypeError, KeyError, AttributeError, msgpack.UnpackException):
+        return ActorDied("the actor is dead, and what is left of it cannot be read", asked=reference.class_name)
+    try:
+        fd = os.open(Path(reference.path).parent / OWNER_FILE, os.O_RDWR | os.O_CLOEXEC)
+    except OSError:
+        return _without_creator(reference)
+    try:
+        fcntl.lockf(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        return _without_creator(reference)
+    except OSError:
+        return None  # its creator lives, and sees to it
+    finally:
+        os.close(fd)
+
+
+def _without_creator(reference: ActorReference) -> ActorDied:
+    return ActorDied(
+        f"the actor {reference.class_name} is no more: the client that made it has closed, or is gone",
+        asked=reference.actor_id,
+        hint="an actor ends with the client that made it: make it in the process that lives longest",
+    )
+
+
+def _refused(reference: ActorReference, found: ActorGridError | TransportError) -> ActorDied:
+    died = ActorDied(
+        f"the actor {reference.class_name} does not take this process's calls: {found.message}",
+        found=found.found,
+        hint=found.hint,
+    )
+    died.__cause__ = found
+    return died
+
+
+def _cut_off(link: ActorLink, call: ActorCall) -> ActorDied:
+    return ActorDied(
+        f"the connection to the actor {link.reference.class_name} broke while it ran {call.method}",
+        asked=call.method,
+        hint="whether the call had an effect is unknown; the actor lives",
+    )
+
+
+def _interrupted(link: ActorLink, call: ActorCall) -> ActorDied:
+    cause = link.cause
+    error = ActorRestarted(
+        f"the actor {link.reference.class_name} died while it ran {call.method}, and was begun again"
+        + (f": {cause.message}" if cause else ""),
+        asked=call.method,
+        found=cause.found if cause else "",
+        hint="whether the call had an effect is unknown, and the actor's state is that of a new one; calls that may be"
+        " repeated: handle.method.options(retries=1)(...)",
+        **(cause.details if cause else {}),
+    )
+    error.__cause__ = cause
+    return error
+
+
+def dead_for(death: ActorDied) -> ActorDied:
+    """The error of one more call: a traceback belongs to one raise."""
+    made = error_from_dict(death.to_dict())
+    made.__cause__ = death.__cause__
+    return made  # type: ignore[return-value]
+
+
+links = ActorLinks()

@@ -1,0 +1,291 @@
+"""The actors that a session has made: begun, begun again when their worker dies, and ended with the session.
+
+An actor is a task of the session that lasts, on a lease of its own. Its socket, and what it died of, are in a folder of
+this process (0700), where whoever holds a handle finds them. The file ``owner`` in it is locked as long as we live.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+import secrets
+import shutil
+import tempfile
+import threading
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import msgpack
+
+from actorgrid.errors import ActorDied, ActorGridError, QueueFull, TaskCancelled, WorkerLost
+from actorgrid.transports.task_frames import fn_id_of
+from actorgrid.user_actor_context import MARK, ActorReference, mark
+
+from .actor_links import DEATH_SUFFIX, OWNER_FILE, ActorUse, links
+from .futures import LazyFuture, TaskFuture
+from .options import TaskOptions
+from .pickling import FunctionCode, arguments
+from .stream_items import StreamItems
+
+if TYPE_CHECKING:
+    from .session import Session
+
+MAX_ACTORS = 1000
+"""Of one client at a time."""
+RESTART_DELAY_MAX_S = 5.0
+ELSEWHERE_S = 60.0
+"""So long a worker on this host is asked for, while those that are granted are on other hosts."""
+LIVED_S = 60.0
+"""An actor that lived so long is begun again at once, however often it died before."""
+_BEGIN = b"cactorgrid.actors.work.user_actor\nbegin\n."
+"""The function that a worker runs, pickled: clients and servers import nothing of each other."""
+
+
+class _CameUp(StreamItems):
+    """Tells when the worker says that the actor listens: the one item of its stream."""
+
+    def __init__(self, actor: OwnedActor) -> None:
+        super().__init__(1)
+        self._actor = actor
+
+    def put(self, body: bytes) -> None:
+        self.received += 1
+        self._actor.came_up()
+
+
+class OwnedActor:
+    """One actor, over all its incarnations."""
+
+    def __init__(
+        self,
+        owned: OwnedActors,
+        session: Session,
+        reference: ActorReference,
+        use: ActorUse,
+        made: type[Any],
+        args: tuple[Any, ...],
+        kwargs: Mapping[str, Any],
+        options: TaskOptions,
+        max_restarts: int,
+        max_concurrency: int,
+    ) -> None:
+        self.reference = reference
+        self.restarts_left = max_restarts
+        self._owned = owned
+        self._session = session
+        self._options = options
+        self._incarnation = 0
+        self._early_deaths = 0
+        self._elsewhere_since = 0.0
+        self._began = 0.0
+        self._stopping = False
+        self._forced = False
+        self._lock = threading.Lock()
+        self._future: TaskFuture[Any] | None = None
+        inputs: dict[LazyFuture[Any], int] = {}
+        self._args = arguments((reference, max_concurrency, made, args, dict(kwargs)), {}, inputs)
+        self._inputs = tuple(inputs)
+        self._link = use.link
+        self._link.owner = self
+
+    def begin(self) -> None:
+        """Begin the next incarnation. Raises what submitting raises."""
+        self._incarnation += 1
+        env = {**(self._options.env or {}), MARK: mark(self.reference.actor_id, self._incarnation)}
+        options = self._options.changed(env=env, retries=0, name=self.reference.class_name)
+        code = FunctionCode(fn_id_of(_BEGIN), _BEGIN, self.reference.class_name, f"actor {self.reference.class_name}")
+        self._began = time.monotonic()
+        future = self._session.submit(code, self._args, options, self._inputs, _CameUp(self))
+        self._future = future
+        future.add_done_callback(self._ended)  # type: ignore[arg-type]
+
+    def came_up(self) -> None:
+        """Connect to it. Called with the dispatcher's lock held."""
+        links.came_up(self._link)
+
+    def stop(self, force: bool) -> None:
+        """End it: when all is done that it was asked here, or by force."""
+        future = self._future
+        with self._lock:
+            self._stopping = True
+            self._forced = self._forced or force
+        if future is None or force:
+            if future is not None:
+                self._session.kill(future)
+            return
+        links.stop(self._link)
+        if not self._link.pending and not future.running():
+            future.cancel()  # it was not even begun
+
+    def wait_until_done(self) -> None:
+        """Wait until no call of this process is unfinished."""
+        links.wait_until_done(self._link)
+
+    def wait_until_over(self) -> None:
+        """Wait for its end."""
+        self._link.over.wait()
+
+    def _ended(self, future: TaskFuture[Any]) -> None:
+        if future.cancelled():
+            self.die(_died(self.reference, "its client was closed, or it was stopped before it was begun"))
+        elif not future.says_failed():
+            self.die(_died(self.reference, "it was stopped"))
+        else:  # what it failed of is unpickled, which may take long, and this may be the thread that reads workers
+            threading.Thread(target=self._judge, args=(future,), name="actorgrid-actor", daemon=True).start()
+
+    def _judge(self, future: TaskFuture[Any]) -> None:
+        error = future.exception()
+        assert error is not None, "it said that it failed"
+        with self._lock:
+            again = isinstance(error, WorkerLost) and not self._stopping and self.restarts_left > 0
+            self.restarts_left -= again
+            moves = not self._stopping and _is_elsewhere(error) and self._may_move()
+        if not (again or moves):
+            self.die(_fatal(self.reference, error, self._forced))
+            return
+        if isinstance(error, WorkerLost):
+            links.restarts(self._link, error)
+        lived_s = time.monotonic() - self._began
+        self._early_deaths = 0 if lived_s > LIVED_S else self._early_deaths + 1
+        delay_s = 0.0 if self._early_deaths < 2 else min(RESTART_DELAY_MAX_S, 0.1 * 2 ** min(self._early_deaths, 10))
+        self._owned.closed.wait(delay_s)
+        try:
+            self.begin()
+        except ActorGridError as refused:  # the client is closed, or its queue is full
+            self.die(_fatal(self.reference, refused, False))
+
+    def _may_move(self) -> bool:
+        """Whether to ask for another worker after one on another host: there was no room here."""
+        now = time.monotonic()
+        self._elsewhere_since = self._elsewhere_since or now
+        return now - self._elsewhere_since < ELSEWHERE_S
+
+    def die(self, death: ActorDied) -> None:
+        """Be over, for everybody."""
+        self._owned.forget(self, death)
+        links.die(self._link, death)
+
+
+class OwnedActors:
+    """All actors of one session."""
+
+    def __init__(self, session: Session) -> None:
+        self._session = session
+        self._lock = threading.Lock()
+        self._actors: dict[str, OwnedActor] = {}
+        self.closed = threading.Event()
+        self._folder: Path | None = None
+        self._owner_fd = -1
+
+    def make(
+        self,
+        made: type[Any],
+        args: tuple[Any, ...],
+        kwargs: Mapping[str, Any],
+        options: TaskOptions,
+        methods: frozenset[str],
+        max_restarts: int,
+        max_concurrency: int,
+        max_pending: int,
+    ) -> ActorUse:
+        """Begin an actor; what its handle holds.
+
+        Raises QueueFull beyond 1,000 of them, UnpicklableFunction, and what submitting raises.
+        """
+        actor_id = secrets.token_hex(8)
+        with self._lock:
+            if len(self._actors) >= MAX_ACTORS:
+                raise QueueFull(f"this client has {MAX_ACTORS} actors already", hint="stop() those that are not needed")
+            path = str(self._own_folder() / actor_id)
+        reference = ActorReference(actor_id, path, secrets.token_hex(16), made.__name__, methods, max_pending)
+        use = links.use(reference)
+        actor = OwnedActor(
+            self, self._session, reference, use, made, args, kwargs, options, max_restarts, max_concurrency
+        )
+        with self._lock:
+            self._actors[actor_id] = actor
+        try:
+            actor.begin()
+        except ActorGridError:
+            with self._lock:
+                self._actors.pop(actor_id, None)
+            raise
+        return use
+
+    def forget(self, actor: OwnedActor, death: ActorDied) -> None:
+        """Note the end of an actor, and leave word of it for who holds its handle elsewhere."""
+        with self._lock:
+            if self._actors.pop(actor.reference.actor_id, None) is None or self.closed.is_set():
+                return
+        draft = f"{actor.reference.path}.draft"
+        with contextlib.suppress(OSError):  # a full disk, or the folder was removed: they learn it by our own end
+            Path(draft).write_bytes(msgpack.packb(death.to_dict(), default=str))
+            os.rename(draft, actor.reference.path + DEATH_SUFFIX)
+
+    def finish(self) -> None:
+        """Wait for the calls that are unfinished here, end all actors, and wait for that."""
+        actors = self._all()
+        for actor in actors:
+            actor.wait_until_done()
+        for actor in actors:
+            actor.stop(False)
+        for actor in actors:
+            actor.wait_until_over()
+
+    def close(self) -> None:
+        """Remove the folder: whoever looks for an actor there finds that we are gone."""
+        self.closed.set()
+        with self._lock:
+            folder, fd = self._folder, self._owner_fd
+            self._folder, self._owner_fd = None, -1
+        for actor in self._all():
+            actor.die(_died(actor.reference, "the client that made it was closed"))
+        if folder is not None:
+            shutil.rmtree(folder, ignore_errors=True)
+            os.close(fd)
+
+    def _all(self) -> Sequence[OwnedActor]:
+        with self._lock:
+            return list(self._actors.values())
+
+    def _own_folder(self) -> Path:
+        if self._folder is None:
+            runtime = os.environ.get("XDG_RUNTIME_DIR", "")
+            base = runtime if runtime and len(runtime) < 60 and os.access(runtime, os.W_OK) else None
+            if base is None and len(tempfile.gettempdir()) > 60:
+                base = "/tmp"  # nosec B108 - a fresh 0700 folder in it; the path of a socket holds 107 bytes
+            folder = Path(tempfile.mkdtemp(prefix="actorgrid-actors-", dir=base))
+            fd = os.open(folder / OWNER_FILE, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+            fcntl.lockf(fd, fcntl.LOCK_EX)  # of this process, and not of those it forks
+            self._folder, self._owner_fd = folder, fd
+        return self._folder
+
+
+def _is_elsewhere(error: BaseException) -> bool:
+    return isinstance(error, ActorGridError) and error.details.get("actor_elsewhere") is True
+
+
+def _died(reference: ActorReference, why: str) -> ActorDied:
+    return ActorDied(f"the actor {reference.class_name} is no more: {why}", asked=reference.actor_id)
+
+
+def _fatal(reference: ActorReference, error: BaseException, forced: bool) -> ActorDied:
+    if isinstance(error, TaskCancelled) and forced:
+        return _died(reference, "it was stopped by force")
+    hint = "max_restarts= says how often it is begun again" if isinstance(error, WorkerLost) else ""
+    what = "it was ended" if isinstance(error, TaskCancelled) else "it could not be begun"
+    if isinstance(error, WorkerLost):
+        what = "it died"
+    text = error.message if isinstance(error, ActorGridError) else f"{type(error).__name__}: {error}"
+    died = ActorDied(
+        f"the actor {reference.class_name} is no more: {what}: {text}",
+        asked=reference.actor_id,
+        found=getattr(error, "found", ""),
+        hint=hint or getattr(error, "hint", ""),
+        **getattr(error, "details", {}),
+    )
+    died.__cause__ = error
+    return died

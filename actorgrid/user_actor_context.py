@@ -1,0 +1,52 @@
+"""What an actor of the user's knows of itself, in the process that it has to itself."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+MARK = "ACTORGRID_USER_ACTOR"
+"""The variable that an actor's process, and each child of it, has: its id, a colon, and the number of its incarnation.
+As a lease's variables are part of what it asks for, each incarnation has a lease and a process of its own."""
+
+
+class ActorReference(NamedTuple):
+    """What it takes to call an actor: whoever has it may."""
+
+    actor_id: str
+    """16 hexadecimal digits."""
+    path: str
+    """Where its socket is, on the host that it runs on: in a folder of its creator's, which only that user may read."""
+    secret: str
+    class_name: str
+    methods: frozenset[str]
+    """What may be called."""
+    max_pending: int
+    """How many calls of one process may be unfinished."""
+
+
+class CurrentActor(NamedTuple):
+    """The actor that this process holds."""
+
+    reference: ActorReference
+    incarnation: int
+    """1, and one more each time it was begun again."""
+
+
+here: CurrentActor | None = None
+
+
+def begins(actor: CurrentActor) -> None:
+    """Note which actor this process holds from now on."""
+    global here
+    here = actor
+
+
+def mark(actor_id: str, incarnation: int) -> str:
+    """What an actor's process finds in ``MARK``."""
+    return f"{actor_id}:{incarnation}"
+
+
+def incarnation_of(text: str) -> int:
+    """The number of the incarnation in a ``MARK``; 1 where there is none."""
+    number = text.rpartition(":")[2]
+    return int(number) if number.isascii() and number.isdigit() and len(number) < 10 else 1
