@@ -73,6 +73,8 @@ MEMORY_CHECK_S = 0.25
 KILL_AGAIN_S = 0.01
 DRAIN_PATIENCE_S = 10.0  # how long output of a dead tree waits for room on a full disk
 EXIT_NOT_STARTED = 127
+LONG_STEP = b"\0"
+"""A child says by it that a step follows which may take longer than its shim can wait."""
 EXIT_CRASHED = 70
 
 GUARD_AGAIN_S = 1.0
@@ -118,6 +120,7 @@ class Shim:
         self._status: int | None = None
         self._usage: Any = None
         self._error = ""
+        self._faults = -1
         self._group: KillGroup | FreezerGroup | None = None
         self._streams: list[OutputStream] = []
         self._worker: WorkerSocket | None = None
@@ -208,15 +211,31 @@ class Shim:
         ]
         for stream in self._streams:
             self._poll.register(stream.pipe or 0, select.POLLIN)
-        # Until the last other end is closed: by exec, by a worker before its body runs, or with what could not be done.
-        with open(fault_read, "rb") as faults:
-            self._error = faults.read(4096).decode("utf-8", "replace")
+        self._faults = fault_read
+        self._hear_faults()
         if self._init is not None:
             self._child = next(iter(children_of(self._init.pid)), 0)  # its pid as everybody outside sees it
         if self._worker is not None:
             self._worker.listen()
         if self._guard is None:
             self._make_known()
+
+    def _hear_faults(self) -> None:
+        """Wait until the child is at its work, or at what takes longer than we can wait; or says what it cannot do.
+
+        The other end is closed by exec, and by a worker before its body runs. Asked again, it does not wait.
+        """
+        said = b""
+        while not said.endswith(LONG_STEP):
+            try:
+                piece = os.read(self._faults, 4096)
+            except BlockingIOError:  # something of the tree holds it, which it cannot by itself
+                break
+            if not piece:
+                break
+            said += piece
+        self._error += said.removesuffix(LONG_STEP).decode("utf-8", "replace")
+        os.set_blocking(self._faults, False)
 
     def _start_in_namespace(self, body: Body, pipes: tuple[int, int, int], inherited: list[socket.socket]) -> None:
         """Where the kernel refuses after all what it allowed at the agent's start, the work runs without."""
@@ -255,9 +274,7 @@ class Shim:
             close_all_but([0, 1, 2, fault, *(end.fileno() for end in inherited)])
             os.umask(0o022)
             if spec.get("working_dir"):
-                # It may take longer than the shim can wait: what fails from here on is said on standard error.
-                os.close(fault)
-                fault = 2
+                os.write(fault, LONG_STEP)
                 step = "unpack the working directory"
                 unpack_working_dir(spec)
             step = f"enter {spec['cwd']}"
@@ -269,10 +286,9 @@ class Shim:
                 os.execvpe(spec["command"][0], spec["command"], spec["env"])  # nosec B606 - the job itself
         except (OSError, ValueError, ActorGridError) as error:
             why = (error.strerror or "") if isinstance(error, OSError) else str(error)
-            os.write(fault, f"cannot {step}: {why}".encode()[:4000] + (b"\n" if fault == 2 else b""))
+            os.write(fault, f"cannot {step}: {why}".encode()[:4000])
             os._exit(EXIT_NOT_STARTED)
-        if fault != 2:
-            os.close(fault)
+        os.close(fault)
         try:
             setproctitle(spec["title"])
             mark(spec["env"].get(MARK_HOST, ""), self._dir.attempt_id)
@@ -465,6 +481,7 @@ class Shim:
         status = self._status or 0
         signal_number = os.WTERMSIG(status) if os.WIFSIGNALED(status) else None
         code = os.WEXITSTATUS(status) if signal_number is None else None
+        self._hear_faults()
         if self._error and self._reason == "exited":
             self._reason = "refused"
         max_rss_bytes, cpu_s = self._use()

@@ -122,5 +122,7 @@ def test_a_hostile_archive_fails_its_job_and_writes_nowhere(shared_agent: Agent,
     client.http.post("/api/working-dirs", {"digest": digest, "archive": buffer.getvalue()})
     job = client.wait(client.submit_job(command=["true"], working_dir=digest)["job_id"], 60)
     assert job["state"] == "failed"
-    assert b"cannot unpack the working directory" in b"".join(client.logs(job["job_id"], "stderr"))
+    said = job["attempts"][-1]["error"]["message"]
+    assert "cannot unpack the working directory" in said and "escaped" in said
+    assert "cannot unpack the working directory" in shared_agent.cli("why", job["job_id"]).stdout
     assert not list(shared_agent.data_dir.parent.rglob("escaped"))
