@@ -13,7 +13,9 @@ from time import perf_counter_ns, time
 from typing import Any
 
 from actorgrid.actors.ledger.answers import GrantAnswer
+from actorgrid.actors.ledger.command import cluster_version
 from actorgrid.actors.ledger.commands import GrantLease
+from actorgrid.actors.ledger.commands.jobs import BEHIND_SINCE
 from actorgrid.actors.ledger.record_types import NO_JOB, AllocationRecord
 from actorgrid.demand import Demand
 from actorgrid.errors import (
@@ -145,6 +147,8 @@ class GPUCoordinator(LedgerFollower):
                 self._core.mirror.set_absent(frozenset(self._ledger.absent))
             elif kind == "host":
                 self._core.mirror.set_unhealthy(self._unhealthy())
+            elif kind == "member":
+                self._members_changed()
         self._kick()
 
     def _leadership_changed(self) -> None:
@@ -156,8 +160,12 @@ class GPUCoordinator(LedgerFollower):
 
     def _load(self) -> None:
         ledger = self._ledger
+        self._members_changed()
         with collection_paused():
             self._core.load(ledger.jobs, ledger.allocations, ledger.hosts, time(), ledger.quotas, ledger.leads)
+
+    def _members_changed(self) -> None:
+        self._core.chains.allowed = cluster_version(self._ledger.members) >= BEHIND_SINCE
 
     def _leave_to_leader(self) -> None:
         self._core.forget()

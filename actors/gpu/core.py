@@ -18,6 +18,7 @@ from actorgrid.models import JobState
 from ..ledger.attempt_ids import attempt_of, job_of, number_of
 from ..scheduling.policies import SchedulingPolicy
 from ..scheduling.request import Preempt, Refuse, Start
+from .call_chains import CallChains
 from .engine_mirror import EngineMirror
 from .placement_records import PlacementRecords
 from .proposals import AttemptPreemption, Grant, JobFailure, Proposals, Termination
@@ -49,6 +50,7 @@ class CoordinatorCore:
         self.mirror = EngineMirror(self.records, self.proposals, policy, queue, queue_max, clock_ns, rng)
         self.jobs = WaitingJobs(self.records, self.proposals, self.mirror)
         self.leases = WaitingLeases(self.records, self.proposals, self.mirror)
+        self.chains = CallChains(self.records, self.proposals, self.mirror, self.jobs)
         self.holds_queue = True
 
     # -- what the ledger says
@@ -71,6 +73,7 @@ class CoordinatorCore:
         records.jobs, records.allocations, records.hosts, records.quotas = jobs, allocations, hosts, quotas
         self.proposals.load()
         self.jobs.load()
+        self.chains.load()
         # What waited did so by records of before; it goes with its scheduler.
         self.drop_queue()
         self.mirror.rebuild()  # before anybody is queued: the policy looks at what runs before it lets one wait
@@ -95,6 +98,8 @@ class CoordinatorCore:
         """Take an Applied's changes; the mappings given to ``load`` show them already."""
         self.mirror.now = now
         for kind, id, record in changes:
+            if kind == "job" and record is not None:
+                self.chains.job_changed(record)
             if kind == "allocation":
                 self._allocation_changed(id, record)
             elif kind == "host":
@@ -111,8 +116,11 @@ class CoordinatorCore:
         id = attempt_of(allocation_id)
         self.proposals.grants.pop(id, None)
         self.leases.settled(id)
+        self.chains.allocation_changed(allocation_id, record)
         records = self.records.of_placement(id)
-        if not records:
+        if record is not None and "behind" in record:
+            self.jobs.withdraw_attempt(id)  # it holds nothing yet
+        elif not records:
             self.proposals.attempt_over(id)
             self.mirror.ended(id)
         elif record is None:
@@ -140,7 +148,7 @@ class CoordinatorCore:
                 self._preempt(decision, now)
             else:
                 self._give_up(decision, now)
-        return grants
+        return grants + self.chains.decide(limit - len(grants))
 
     @property
     def next_wakeup(self) -> float | None:
@@ -195,7 +203,10 @@ class CoordinatorCore:
         del self.proposals.grants[grant.id]
         self.proposals.attempt_over(grant.id)
         self.leases.settled(grant.id)
-        self.mirror.invalidate()  # the engine still holds its room
+        if grant.behind:
+            self.chains.allocation_changed(grant.id, None)
+        else:
+            self.mirror.invalidate()  # the engine still holds its room
         if (job := self.records.queued_job(grant.job_id)) is not None:
             self.jobs.queue(job, now)
 
@@ -205,6 +216,11 @@ class CoordinatorCore:
             return
         self.proposals.attempt_over(grant.id)
         self.mirror.now = now
+        if grant.behind:
+            self.chains.refused(grant)
+            if (job := self.records.queued_job(grant.job_id)) is not None:
+                self.jobs.queue(job, now)
+            return
         if grant.id in self.mirror.engine:
             self.mirror.release(grant.id)
         self.mirror.invalidate()
@@ -224,6 +240,7 @@ class CoordinatorCore:
         """Forget what is proposed: this host leads no more, and who does goes on from the ledger, which settles it."""
         self.proposals.clear()
         self.leases.clear()
+        self.chains.load()
         self.jobs.forget_refusals()
         self.mirror.invalidate()
 

@@ -93,8 +93,11 @@ class EngineMirror:
         # What the ledger holds goes first: a proposed grant that is in its way will be refused there, not the other
         # way round. Devices are held back last, since a fence takes all that is still free of one.
         for id, records in by_placement(self._records.allocations).items():
-            self._adopt(id, records)
+            if "behind" not in records[0]:
+                self._adopt(id, records)
         for id, grant in self._proposals.grants.items():
+            if grant.behind:
+                continue
             demand = grant.demand
             try:
                 placement = self._hold(id, grant.shares, demand)
@@ -160,6 +163,11 @@ class EngineMirror:
         self.scores = dict(scores)
         if not self.stale:
             self._score_devices()
+
+    def takes_work(self, host_id: str) -> bool:
+        """Whether that host may be given new work."""
+        host = self._records.hosts.get(host_id)
+        return host is not None and self._eligible(host)
 
     def weigh_arrivals(self, now: float) -> None:
         """Have the engine weigh by what has come of late, when that has changed enough."""

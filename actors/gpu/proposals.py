@@ -8,6 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from actorgrid.actors.ledger.commands import FailJob, GrantAttempt, GrantGang, GrantLease, PreemptAttempt
+from actorgrid.actors.ledger.field_checks import ABSENT
 from actorgrid.actors.ledger.record_types import (
     NO_ATTEMPT,
     NO_JOB,
@@ -36,7 +37,7 @@ class Grant:
     """A decision to be committed; ``id`` is the allocation's, or the attempt's of a gang, whose *shares* are by rank.
 
     *incarnations* are those of the hosts, by share. *number* is an attempt's, *lease* a lease's request; *user_id* is
-    whose quota it counts for.
+    whose quota it counts for. *behind* names the attempt whose place it gets; then it holds nothing until that is over.
     """
 
     id: str
@@ -48,6 +49,7 @@ class Grant:
     number: int = 0
     lease: AcquireLease | None = None
     user_id: str = ""
+    behind: str = ""
 
     @property
     def host(self) -> str:
@@ -63,7 +65,11 @@ class Grant:
         if self.lease is None:
             if self.demand.gang > 1:
                 return GrantGang(self.job_id, self.number, places, list(ports), term, self.latency_us)
-            return GrantAttempt(self.job_id, self.number, **places[0], term=term, placement_latency_us=self.latency_us)
+            behind = self.behind or ABSENT
+            latency_us = self.latency_us
+            return GrantAttempt(
+                self.job_id, self.number, **places[0], term=term, placement_latency_us=latency_us, behind=behind
+            )
         return GrantLease(
             self.id,
             self.lease.session_id,

@@ -307,6 +307,8 @@ class AllocationRecord(HeldAmounts):
     """Seconds that it may go on without its cluster."""
     port: NotRequired[int | None]
     """At which its gang meets, of rank 0."""
+    behind: NotRequired[str]
+    """The id of the one whose place it gets when that has ended; until then it holds nothing itself."""
 
 
 class DeviceRecord(TypedDict):

@@ -67,7 +67,8 @@ class Dispatch:
         self._ended = False  # something ended since claims were last looked at
         self._early = False  # and did so before its time
         self._looked_at = -math.inf
-        self._unfinished = False
+        self.unfinished = False
+        """Whether the last pass ended before all were tried."""
         self._untried = False  # room came free since those with reservations were tried
         self._limit = 0
         self._tries = 0
@@ -149,7 +150,7 @@ class Dispatch:
 
     def next_wakeup(self, now: float) -> float:
         """The time at which a pass next has something to do without news."""
-        if self._unfinished:
+        if self.unfinished:
             return now
         starts = [each.start for each in self._planner.reservations.values() if not self._awaits_victims(each)]
         times = [at for start in starts for at in (start, start + OVERDUE_S) if at > now]
@@ -164,7 +165,7 @@ class Dispatch:
         """Add at most *limit* less what is there already to *decisions*."""
         self._tries = self._searches = 0
         self._limit = limit
-        self._unfinished = False
+        self.unfinished = False
         if now >= self._hold_at or (self._worth_looking() and now >= self._looked_at + self._policy.replan_s):
             self._look_again(now, limit, decisions)
         if now >= self._seek_at:
@@ -173,9 +174,9 @@ class Dispatch:
         while self.stuck is None and (self._queues.open or self._seek):
             before = len(decisions)
             self._walk(now, limit, decisions)
-            if self._unfinished or (len(decisions) == before and not self._seek):
+            if self.unfinished or (len(decisions) == before and not self._seek):
                 break
-        if not self._unfinished:
+        if not self.unfinished:
             if self._untried:
                 self._start_reserved(now, limit, decisions)
             self._renew_overdue(now, limit, decisions)
@@ -189,7 +190,7 @@ class Dispatch:
         heap = heads(queues if seeking or not policy.overtaking else queues.open)
         while heap:
             if len(decisions) >= limit or self._tries >= policy.candidates_max:
-                self._unfinished = True
+                self.unfinished = True
                 self._seek = self._seek or seeking
                 return
             _, job = heapq.heappop(heap)

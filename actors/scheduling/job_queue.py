@@ -106,6 +106,10 @@ class JobQueues:
             if queue.held:
                 self._release_queue(queue)
 
+    def holds(self, tenant: str) -> bool:
+        """Whether a queue of *tenant* is held."""
+        return tenant in self._held
+
     def hold(self, queue: JobQueue) -> None:
         """The tenant of *queue* has no room for its first: nobody there is looked at until ``release``."""
         if not queue.held:

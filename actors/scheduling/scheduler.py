@@ -7,9 +7,10 @@ first in the queue does not delay it. A need that did not fit is not tried again
 
 from __future__ import annotations
 
+import heapq
 import math
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 from actorgrid.demand import Demand
@@ -20,7 +21,7 @@ from actorgrid.hotpath.capacity import GangNeeds
 from .dispatch import Dispatch
 from .gang_places import explain_places
 from .job import NO_TIMER, ScheduledJob
-from .job_queue import JobQueues, Key, length_class
+from .job_queue import JobQueues, Key, heads, length_class
 from .planner import Planner
 from .policies import SchedulingPolicy, find_policy
 from .preemption import plan_after_stopped
@@ -260,6 +261,25 @@ class Scheduler:
         self._dispatch.serve(now, limit, decisions)
         self._tell(decisions, limit)
         return decisions
+
+    def first_waiting(self, limit: int) -> Iterator[ScheduledJob]:
+        """The first *limit* of those who wait and could start, in the policy's order; each may be withdrawn meanwhile.
+
+        Ask after ``schedule``: none of them fits, then. Nobody where not all could be tried, nor anybody behind one
+        whose tenant has no room for others of its jobs: what that tenant gives back is theirs.
+        """
+        queues = () if self._dispatch.unfinished else self._queues
+        heap = heads(queues)
+        while heap and limit > 0:
+            _, job = heapq.heappop(heap)
+            assert job.queue is not None, "it stands in a queue"
+            if self._queues.holds(job.request.tenant):
+                return
+            following = job.queue.jobs.after(job.handle)
+            if following is not None:
+                heapq.heappush(heap, (following.key, following))
+            limit -= 1
+            yield job
 
     @property
     def next_wakeup(self) -> float | None:

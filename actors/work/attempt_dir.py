@@ -33,22 +33,34 @@ MAX_STATUS_BYTES = 1 << 20
 RESULT_FILE_BYTES_MAX = 65 * 2**20
 """The largest value of a function (``work.max_result_bytes`` is at most 64 MiB) with what surrounds it. A result file
 that is longer was not written by a worker: a sparse one may seem to hold exabytes."""
+UNSYNCED = "unsynced_in"
+"""Of a status: the boot of the machine in which it and the result were written without syncing them. After another
+boot neither is what it was."""
 _ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,99}")
 
 
 def write_durably(path: Path, data: bytes) -> None:
     """Replace *path* with *data*, all or nothing, on disk when this returns. Raises OSError."""
+    write_whole(path, data, durably=True)
+    sync_folder(path.parent)
+
+
+def write_whole(path: Path, data: bytes, *, durably: bool = False) -> None:
+    """Replace *path* with *data*, all or nothing for every reader. Raises OSError.
+
+    Not *durably*, it may be gone with the machine's power.
+    """
     temporary = path.with_name(path.name + ".tmp")
     fd = open_to_write(path.parent, temporary.name, os.O_TRUNC)
     try:
         view = memoryview(data)
         while view:
             view = view[os.write(fd, view) :]
-        os.fsync(fd)
+        if durably:
+            os.fsync(fd)
     finally:
         os.close(fd)
     os.rename(temporary, path)
-    sync_folder(path.parent)
 
 
 def is_id(name: str) -> bool:
@@ -106,16 +118,11 @@ class AttemptDir:
             if durably:
                 write_durably(self.path / "spec.msgpack", data)
             else:
-                self._write_whole("spec.msgpack", data)
+                write_whole(self.path / "spec.msgpack", data)
         except OSError as error:
             raise DiskFull(
                 f"cannot set up {self.attempt_id}: {error.strerror}", hint="free space in the data directory"
             ) from error
-
-    def _write_whole(self, name: str, data: bytes) -> None:
-        with os.fdopen(open_to_write(self.path, f"{name}.tmp", os.O_TRUNC), "wb") as file:
-            file.write(data)
-        os.rename(self.path / f"{name}.tmp", self.path / name)
 
     def _reserve(self) -> None:
         fd = open_to_write(self.path, "status.tmp")
@@ -157,20 +164,31 @@ class AttemptDir:
             return None
         return lock
 
-    def write_status(self, status: dict[str, Any]) -> None:
-        """Write how it ended into the reserved room, then give it its name. Raises OSError."""
+    def write_status(self, status: dict[str, Any], *, durably: bool = True) -> dict[str, Any]:
+        """Write how it ended into the reserved room, then give it its name; gives what was written. Raises OSError.
+
+        Not *durably*, it is only good until the machine's next boot, which it says then (``UNSYNCED``).
+        """
+        if not durably:
+            from .linux import boot_id
+
+            status = {UNSYNCED: boot_id(), **status}
         data = msgpack.packb(status, use_bin_type=True)
         reserved = self.path / "status.tmp"
         fd = open_to_write(self.path, reserved.name)
         try:
             os.pwrite(fd, data, 0)
-            os.fsync(fd)
+            if durably:
+                os.fsync(fd)
             os.ftruncate(fd, len(data))
-            os.fsync(fd)
+            if durably:
+                os.fsync(fd)
         finally:
             os.close(fd)
         os.rename(reserved, self.status_file)
-        sync_folder(self.path)
+        if durably:
+            sync_folder(self.path)
+        return status
 
     # -- read by anyone
 

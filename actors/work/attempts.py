@@ -14,12 +14,13 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
-from actorgrid.actors.files.untrusted_files import size_of
 from actorgrid.actors.ledger.answers import EndAnswer, LateSuccessAnswer, StartAnswer
 from actorgrid.actors.ledger.attempt_ids import number_of
 from actorgrid.actors.ledger.client import LedgerClient
+from actorgrid.actors.ledger.command import cluster_version
 from actorgrid.actors.ledger.commands import EndAttempt, StartAttempt, TakeSuccess
-from actorgrid.actors.ledger.record_types import NO_JOB, AllocationRecord, AttemptRecord, JobRecord
+from actorgrid.actors.ledger.commands.jobs import BEHIND_SINCE
+from actorgrid.actors.ledger.record_types import NO_JOB, AllocationRecord, JobRecord
 from actorgrid.actors.ledger.records import END_FACTS, isolation_of
 from actorgrid.errors import (
     ActorGridError,
@@ -27,25 +28,27 @@ from actorgrid.errors import (
     DiskFull,
     HostsTooOld,
     LedgerRefused,
-    MalformedBody,
     NotARegularFile,
     WorkerLost,
 )
 from actorgrid.supervisors.server import Server
-from actorgrid.transports.task_frames import JobResult, decode_result
 
-from .attempt_dir import AttemptDir, is_id
+from .attempt_dir import UNSYNCED, AttemptDir, is_id
+from .attempt_results import ResultSync, result_of
 from .attempt_specs import attempt_spec
 from .credential_files import CredentialFiles
 from .environment import host_tag
 from .function_workers import FunctionWorker, FunctionWorkers, ServedCall, key_of
+from .gathered_reports import GatheredReports
 from .housekeeping import end_marked
 from .inputs import NOT_BROUGHT, Inputs
 from .lease_renewer import LeaseRenewer
 from .linux import boot_id
+from .live_attempt import LiveAttempt, ids_of, is_over, reason_to_end
 from .outcomes import (
     ASKED_TO_END,
     GANG,
+    GIVEN_BACK,
     PREEMPTED,
     STDERR_TAIL_BYTES,
     SUPERSEDED,
@@ -53,45 +56,19 @@ from .outcomes import (
     outcome_of_lost,
     outcome_of_not_begun,
     outcome_of_not_started,
+    outcome_of_unkept,
     retry_delay_s,
 )
 from .process_tree import send
 from .shim_link import ShimLink
+from .standing import STANDING_S, StandingAttempts
 from .zygote_link import ZygoteLink
 
-MAX_ERROR_RESULT_BYTES = 4 * 2**20  # a result file larger than that is not read by the agent
 START_TRIES = 10
 LOOK_AGAIN_S = 0.05
 COMMIT_AGAIN_S = 0.5
 TOLD_LATER_S = 0.03
-"""The start of a call that a worker serves is told so much later: most have ended by then, and one sync of the disks
-and one message to each server tells both."""
-
-
-class LiveAttempt:
-    """One attempt that has not been reported to the ledger yet."""
-
-    def __init__(self, directory: AttemptDir, token: list[int], isolation_s: float) -> None:
-        self.directory = directory
-        self.isolation_s = isolation_s
-        self.token = token
-        self.link: ShimLink | ServedCall | None = None
-        self.shim_pid: int | None = None
-        self.state = "starting"
-        self.stop_reason = ""
-        self.stop_grace_s = 0.0
-        self.start_reported = False
-        self.started_at = 0.0  # by the clock, of what a worker serves: told a moment later
-        self.alive_here = False  # our own life has seen its shim
-        self.start_by = math.inf  # on CLOCK_BOOTTIME: given back when it has no shim by then
-        self.waits_for = ""
-
-    def stop(self, reason: str, grace_s: float) -> None:
-        """End the attempt; one without a shim is told so as soon as it has one. The first reason stays."""
-        self.stop_reason = self.stop_reason or reason
-        self.stop_grace_s = grace_s
-        if self.link is not None:
-            self.link.send(["stop", self.stop_reason, grace_s])
+"""The start of a call that a worker serves is told so much later: most have ended by then, and one entry tells both."""
 
 
 class HostAttempts:
@@ -112,7 +89,11 @@ class HostAttempts:
         self._tag = host_tag(server.host.paths.data_dir)
         self._boot = boot_id()
         self._inputs = Inputs(server)
+        self._results = ResultSync(server.runtime)
         self.functions = FunctionWorkers(server, zygote, self._tag)
+        self.standing = StandingAttempts()
+        self._looks_at_standing = False
+        self._gathered = GatheredReports(server.runtime)
         self._waiting: dict[str, float] = {}  # beyond the most that may run, in order; by when each is to begin
         self._stopping = False
         self._left = False
@@ -143,17 +124,67 @@ class HostAttempts:
         if is_over(job, attempt_id):
             return
         live = self.live.get(attempt_id)
+        front_id = allocation.get("behind")
+        if front_id is not None and live is None and not self._stopping:
+            self._stand(attempt_id, front_id)
+            self.obey_ledger(job)
+            return
+        self.standing.remove(attempt_id)  # the place is its own by now, or it is on it
         if live is not None and live.directory.exists() and not self._credentials.has(live.directory.credential_file):
             # From before our start: the API may have moved.
             self._credentials.write(live.directory.credential_file, allocation)
         if live is None and not self._stopping and attempt_id not in self._waiting:
             if reason := reason_to_end(job):
-                self._begin(attempt_id, allocation["token"], isolation_of(allocation, job), reason)
+                self._begin_granted(attempt_id, reason)
             elif len(self.live) >= self._server.host.settings.work.max_attempts:
                 self._waiting[attempt_id] = self._start_by()
             else:
-                self._begin(attempt_id, allocation["token"], isolation_of(allocation, job))
+                self._begin_granted(attempt_id)
         self.obey_ledger(job)
+
+    def _stand(self, attempt_id: str, front_id: str) -> None:
+        """Let an attempt wait for the one in front of it, or begin if that is gone already."""
+        self.standing.add(attempt_id, front_id, self._server.runtime.boottime())
+        if not self._looks_at_standing:
+            self._looks_at_standing = True
+            self._server.runtime.after(STANDING_S / 2, self._give_back_standing)
+        front = self.live.get(front_id)
+        if front is not None and front.over:
+            self._move_up(front)
+
+    def _is_over(self, attempt: LiveAttempt) -> None:
+        if not attempt.over:
+            attempt.over = True
+            self._move_up(attempt)
+
+    def _move_up(self, front: LiveAttempt) -> None:
+        """Begin who stands behind *front*, of which nothing is left; where *front* had to go, its place is another's.
+
+        Of an attempt that the ledger holds no more the place may be another's already: whose, the ledger says.
+        """
+        attempt_id = self.standing.behind(front.directory.attempt_id)
+        if attempt_id is None or not front.had_place or self._stopping:
+            return
+        if front.stop_reason in ("", "cancelled") and front.directory.attempt_id in self._ledger.allocations:
+            self.standing.remove(attempt_id)
+            self._begin_granted(attempt_id)
+        elif front.stop_reason in ASKED_TO_END:
+            self._give_back(attempt_id)
+
+    def _give_back(self, attempt_id: str) -> None:
+        """Give back one that stands: it has never begun, and does not begin."""
+        if self.standing.remove(attempt_id):
+            self._begin_granted(attempt_id, GIVEN_BACK)
+
+    def _give_back_standing(self) -> None:
+        """Give back those who have stood for too long, and look again while others stand."""
+        if self._left:
+            return
+        for attempt_id in self.standing.late(self._server.runtime.boottime()):
+            self._give_back(attempt_id)
+        self._looks_at_standing = bool(self.standing)
+        if self._looks_at_standing:
+            self._server.runtime.after(STANDING_S / 2, self._give_back_standing)
 
     def obey_ledger(self, job: JobRecord) -> None:
         """End what the ledger wants ended of *job*: its owner cancelled it, or another is to have its room.
@@ -166,21 +197,16 @@ class HostAttempts:
                 if reason == "cancelled":
                     self.cancel(id)
                 elif reason == PREEMPTED and (preemption := attempt["preemption"]) is not None:
-                    self.preempt(id, preemption["grace_s"])
+                    self.end_early(id, PREEMPTED, preemption["grace_s"])
                 else:
                     self.end_early(id, reason, self._server.host.settings.work.kill_grace_s)
 
-    def preempt(self, attempt_id: str, grace_s: float) -> None:
-        """End the attempt so that another can have its room."""
-        self.end_early(attempt_id, PREEMPTED, grace_s)
-
     def end_early(self, attempt_id: str, reason: str, grace_s: float) -> None:
         """End the attempt early: what has not begun does not begin; one told before keeps that grace."""
-        if attempt_id in self._waiting:
-            del self._waiting[attempt_id]
-            allocation = self._ledger.allocations[attempt_id]
-            job = self._ledger.jobs.get(allocation["owner"]["job_id"]) or NO_JOB
-            self._begin(attempt_id, allocation["token"], isolation_of(allocation, job), reason)
+        stood = self.standing.remove(attempt_id)
+        if stood or attempt_id in self._waiting:
+            self._waiting.pop(attempt_id, None)
+            self._begin_granted(attempt_id, reason)
         elif attempt_id in self.live and not self.live[attempt_id].stop_reason:
             self.live[attempt_id].stop(reason, grace_s)
 
@@ -191,25 +217,26 @@ class HostAttempts:
             if now < start_by:
                 break  # they are in order
             del self._waiting[attempt_id]
-            allocation = self._ledger.allocations.get(attempt_id)
-            if allocation is not None:
-                job = self._ledger.jobs.get(allocation["owner"]["job_id"]) or NO_JOB
-                waited_for = f"one of {most} attempts here (work.max_attempts) to end"
-                self._begin(attempt_id, allocation["token"], isolation_of(allocation, job), late=(start_by, waited_for))
+            self._begin_granted(attempt_id, late=(start_by, f"one of {most} attempts here (work.max_attempts) to end"))
 
     def start_delay(self, attempt_id: str) -> dict[str, Any]:
         """What an attempt that has not begun waits for, as text, and for how many more seconds it does."""
         now = self._server.runtime.boottime()
         if attempt_id in self._waiting:
             return {"waits_for": "others here to end (work.max_attempts)", "left_s": self._waiting[attempt_id] - now}
+        if attempt_id in self.standing:
+            left_s = self.standing.left_s(attempt_id, now)
+            return {"waits_for": "the call in front of it, whose place it gets", "left_s": left_s}
         attempt = self.live.get(attempt_id)
         if attempt is None or attempt.state != "starting":
             return {"waits_for": "", "left_s": None}
-        left_s = None if attempt.start_by == math.inf else attempt.start_by - now
-        return {"waits_for": attempt.waits_for, "left_s": left_s}
+        begins = attempt.start_by != math.inf
+        return {"waits_for": attempt.waits_for, "left_s": attempt.start_by - now if begins else None}
 
     def cancel(self, attempt_id: str) -> None:
         """End the attempt because the job's owner cancelled it."""
+        if attempt_id in self.standing:
+            self._give_back(attempt_id)  # it waits again then, which its owner does not want: that ends it
         if attempt_id in self.live:
             self.live[attempt_id].stop("cancelled", self._server.host.settings.work.kill_grace_s)
 
@@ -218,6 +245,7 @@ class HostAttempts:
         if attempt_id in self.live and self.live[attempt_id].state != "reporting":
             self.live[attempt_id].stop("stopped", 0.0)
         self._waiting.pop(attempt_id, None)
+        self.standing.remove(attempt_id)
 
     def renew(self, absence_s: float = 0.0) -> None:
         """Let all shims live as long as the host's lease lets them; or *absence_s*, which the ledger has to allow."""
@@ -242,6 +270,7 @@ class HostAttempts:
         """End everything and start nothing more; gives how many were told."""
         self._stopping = True
         self._waiting.clear()
+        self.standing.clear()
         for attempt in list(self.live.values()):
             attempt.stop("stopped", grace_s)
         return len(self.live)
@@ -256,6 +285,13 @@ class HostAttempts:
 
     # -- one attempt
 
+    def _begin_granted(self, attempt_id: str, reason: str = "", late: tuple[float, str] | None = None) -> None:
+        """``_begin`` what the ledger has granted; nothing, when it has not any more."""
+        allocation = self._ledger.allocations.get(attempt_id)
+        if allocation is not None:
+            job = self._ledger.jobs.get(allocation["owner"]["job_id"]) or NO_JOB
+            self._begin(attempt_id, allocation["token"], isolation_of(allocation, job), reason, late)
+
     def _begin(
         self,
         attempt_id: str,
@@ -269,6 +305,7 @@ class HostAttempts:
         directory = AttemptDir(self._server.host.paths.attempts_dir, attempt_id)
         attempt = self.live[attempt_id] = LiveAttempt(directory, token, isolation_s)
         attempt.stop_reason = stop_reason
+        attempt.had_place = stop_reason == ""
         if late is not None:
             attempt.start_by, attempt.waits_for = late
         self._renewer.hurry()
@@ -278,8 +315,13 @@ class HostAttempts:
         attempt = self.live[attempt_id]
         facts = await self._run(attempt)
         if facts is not None:
-            if attempt.started_at:
-                self._note_started(attempt)  # before its end, and on its way together with it
+            if attempt.started_at and not attempt.start_reported:
+                if cluster_version(self._ledger.members) >= BEHIND_SINCE:
+                    attempt.start_reported = True
+                    facts["started_at"] = attempt.started_at
+                else:
+                    self._note_started(attempt)  # before its end, and on its way together with it
+            self._is_over(attempt)
             attempt.state = "reporting"
             await self._report(attempt, facts)
         del self.live[attempt_id]
@@ -488,38 +530,42 @@ class HostAttempts:
         if answer.get("cancel_requested"):
             self.cancel(attempt.directory.attempt_id)
         elif (preemption := answer.get("preemption")) is not None:
-            self.preempt(attempt.directory.attempt_id, preemption["grace_s"])
+            self.end_early(attempt.directory.attempt_id, PREEMPTED, preemption["grace_s"])
         for wish, reason in (("ending", GANG), ("superseded", SUPERSEDED)):
             if answer.get(wish) is not None:
                 self.end_early(attempt.directory.attempt_id, reason, self._server.host.settings.work.kill_grace_s)
 
     async def _ended(self, attempt: LiveAttempt, status: dict[str, Any]) -> dict[str, Any]:
         directory = attempt.directory
+        self._is_over(attempt)  # before the disk is waited for: its place is free
+        if UNSYNCED in status:
+            if status[UNSYNCED] != self._boot:
+                return outcome_of_lost(directory.attempt_id, "host")
+            try:
+                await self._results.synced(directory.path, directory.result.name)
+            except (FileNotFoundError, NotARegularFile):
+                pass  # it left none, which is judged below
+            except OSError as error:
+                self._server.log.warning("the result of %s cannot be kept: %s", directory.attempt_id, error)
+                return outcome_of_unkept(directory.attempt_id, str(error))
         spec = directory.read_spec() or {"id": directory.attempt_id, "kind": "command", "job_id": "", "timeout_s": 0}
         size = directory.output_size("stderr")
         try:
             tail = directory.read_output("stderr", max(0, size - STDERR_TAIL_BYTES), STDERR_TAIL_BYTES)
         except NotARegularFile as error:
             tail = f"[actorgrid: {error}]".encode()
-        result = self._read_result(directory, status) if spec["kind"] == "function" else None
+        result = result_of(directory, status) if spec["kind"] == "function" else None
         return outcome_of(spec, status, tail, result)
-
-    def _read_result(self, directory: AttemptDir, status: dict[str, Any]) -> JobResult | None:
-        if status.get("exit_code") == 0:
-            # Its value is for the client alone; that it was renamed into place says that it is complete.
-            return None if size_of(directory.path, directory.result.name) is None else JobResult(True, b"", None, None)
-        try:
-            data = directory.read_result(MAX_ERROR_RESULT_BYTES)
-            return None if data is None else decode_result(data)
-        except MalformedBody:
-            return None
 
     async def _report(self, attempt: LiveAttempt, facts: dict[str, Any]) -> None:
         number = number_of(attempt.directory.attempt_id)
         delay_s = retry_delay_s(self._server.host.settings.scheduling.retry_backoff_s, number or 1)
         self.ended_total[facts["outcome"]] = self.ended_total.get(facts["outcome"], 0) + 1
         command = EndAttempt(attempt.directory.attempt_id, attempt.token, **facts)
-        answer: EndAnswer | None = await self._commit(command, retry_in_s=delay_s)
+        if self.standing and attempt.had_place:
+            await self._gathered.together()
+        # Who never held a place waits for nothing before it may have one.
+        answer: EndAnswer | None = await self._commit(command, delay_s if attempt.had_place else None)
         if answer is not None and answer["already"] and facts["outcome"] == "succeeded":
             await self._tell_late(attempt, facts)
 
@@ -548,26 +594,3 @@ class HostAttempts:
             except ActorGridError as error:
                 self._server.log.warning("the end of %s is not recorded yet: %s", command.attempt_id, error)
             await self._server.sleep(COMMIT_AGAIN_S)
-
-
-def ids_of(attempt: AttemptRecord) -> list[str]:
-    """The ids under which an attempt's parts run, each on its host: one, or those of a gang's members."""
-    return [str(part["allocation_id"]) for part in attempt.get("members", (attempt,))]
-
-
-def is_over(job: JobRecord, member_id: str) -> bool:
-    """Whether the id is a gang's member that has ended while the gang goes on."""
-    members = [member for attempt in job.get("attempts", ())[-1:] for member in attempt.get("members", ())]
-    return any(member["allocation_id"] == member_id and member["ended_at"] is not None for member in members)
-
-
-def reason_to_end(job: JobRecord) -> str:
-    """Why the job's present attempt is to end, apart from its owner's wish; empty when it is not."""
-    for attempt in job.get("attempts", ())[-1:]:
-        if attempt["ended_at"] is None and attempt.get("superseded") is not None:
-            return SUPERSEDED
-        if attempt["ended_at"] is None and attempt.get("preemption") is not None:
-            return PREEMPTED
-        if attempt["ended_at"] is None and attempt.get("ending") is not None:
-            return GANG
-    return ""

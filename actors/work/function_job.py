@@ -16,7 +16,7 @@ from actorgrid.errors import ActorGridError, PythonMismatch
 from actorgrid.task_context import RunningCall
 from actorgrid.transports.task_frames import encode_result
 
-from .attempt_dir import write_durably
+from .attempt_dir import write_durably, write_whole
 from .environment import PYTHON
 from .function_call import describe_failure, dump_value, load_payload
 from .output import FULL_DISK_RETRY_S
@@ -24,8 +24,11 @@ from .output import FULL_DISK_RETRY_S
 EXIT_TASK_FAILED = 1
 
 
-def run_job(spec: dict[str, Any], result_path: Path) -> int:
-    """Run the one call of a function job and leave its result there; gives the exit code."""
+def run_job(spec: dict[str, Any], result_path: Path, *, durably: bool = True) -> int:
+    """Run the one call of a function job and leave its result there; gives the exit code.
+
+    Not *durably*, the result is synced by who takes it (``attempt_results.py``).
+    """
     faulthandler.enable(file=2)
     function = spec["function"]
     try:
@@ -59,7 +62,7 @@ def run_job(spec: dict[str, Any], result_path: Path) -> int:
             continue  # closed by the user's code
     while True:
         try:
-            write_durably(result_path, data)
+            (write_durably if durably else write_whole)(result_path, data)
             return code
         except OSError as error:
             # A full disk holds the job back as it holds back output; the job's own time limit still counts.

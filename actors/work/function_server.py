@@ -83,7 +83,7 @@ class _Server:
             why = (error.strerror or "") if isinstance(error, OSError) else str(error)
             self._control.sendall(encode_frame(["refused", f"cannot enter {call['cwd']}: {why}"[:4000]]))
             return
-        code = function_job.run_job(call, Path(call["draft_path"]))
+        code = function_job.run_job(call, Path(call["draft_path"]), durably=False)
         # What C code has printed goes with this call, too: the next one has files of its own.
         self._libc.fflush(None)
         if code:

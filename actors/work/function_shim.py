@@ -194,7 +194,7 @@ class FunctionShim(Shim):
             self._let_go()  # the disk is full: what it has written waits for room, and nothing else is begun meanwhile
             return
         again = self._served < self._spec["calls_max"] and self._kept_by_agent and not self._leaving
-        status = self._leave_status(call.directory, call.started_at)
+        status = self._leave_status(call.directory, call.started_at, durably=False)
         reset_peak(self._child)
         self._close(call, status, again)
         if not again:
@@ -246,7 +246,7 @@ class FunctionShim(Shim):
             self._drain()
             if self._error and self._reason == "exited":
                 self._status = 127 << 8
-            self._close(call, self._leave_status(call.directory, call.started_at), False)
+            self._close(call, self._leave_status(call.directory, call.started_at, durably=False), False)
             self._error = ""
         super()._finish()
 

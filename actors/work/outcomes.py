@@ -13,7 +13,9 @@ STDERR_TAIL_BYTES = 2048
 PREEMPTED, GANG, SUPERSEDED = "preempted", "gang", "superseded"
 """Why an attempt is told to end: another is to have its room; another member of its gang has not succeeded; an earlier
 attempt had done the work, and its host is back."""
-ASKED_TO_END = (PREEMPTED, GANG, SUPERSEDED)
+GIVEN_BACK = "given_back"
+"""It stood behind another for too long (standing.py), or that one's place is wanted by others."""
+ASKED_TO_END = (PREEMPTED, GANG, SUPERSEDED, GIVEN_BACK)
 """What keeps an attempt from being begun, and is told when that was in time."""
 
 
@@ -60,6 +62,12 @@ def outcome_of_lost(attempt_id: str, went_with: str | None) -> dict[str, Any]:
 
 def outcome_of_not_begun(attempt_id: str, reason: str) -> dict[str, Any]:
     """The fields of ``end_attempt`` for an attempt that was asked to end, by that *reason*, before it was begun."""
+    if reason == GIVEN_BACK:
+        error = WorkerLost(
+            f"attempt {attempt_id} was given back unbegun: the call in front of it took longer than was expected",
+            hint="it is placed again, and costs no retry",
+        )
+        return {"outcome": "lost", "charge": False, "error": error.to_dict()}
     if reason in _NOT_NEEDED:
         return {"outcome": "cancelled", "charge": False, "error": _not_needed(attempt_id, reason).to_dict()}
     return {"outcome": PREEMPTED, "charge": False, "error": None}
@@ -73,6 +81,12 @@ def outcome_of_not_started(attempt_id: str, limit_s: float, waited_for: str) -> 
         found=f"it waited for {waited_for}" if waited_for else "",
         hint="it is placed again, and costs no retry; actorgrid hosts and actorgrid doctor show how the host is",
     )
+    return {"outcome": "lost", "charge": False, "error": error.to_dict()}
+
+
+def outcome_of_unkept(attempt_id: str, why: str) -> dict[str, Any]:
+    """The fields of ``end_attempt`` for an attempt whose result the disk did not keep."""
+    error = WorkerLost(f"the result of attempt {attempt_id} could not be kept: {why}", hint="it is tried again")
     return {"outcome": "lost", "charge": False, "error": error.to_dict()}
 
 

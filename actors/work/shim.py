@@ -473,7 +473,7 @@ class Shim:
                 if stream.blocked_until:
                     time.sleep(0.05)
 
-    def _leave_status(self, directory: AttemptDir, started_at: float) -> dict[str, Any]:
+    def _leave_status(self, directory: AttemptDir, started_at: float, *, durably: bool = True) -> dict[str, Any]:
         # Before the status is written: whoever finds that takes the attempt for over, and looks for its result.
         draft = worker_draft(directory.result)
         if not self._late and draft.exists():
@@ -499,7 +499,7 @@ class Shim:
             "result_bytes": result_bytes(directory),
             "containment": self._containment.kind,
         }
-        directory.write_status(left)
+        left = directory.write_status(left, durably=durably)
         remove_record(directory.path)
         return left
 

@@ -38,7 +38,10 @@ class Host(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class AttemptProcess:
-    """An attempt's process on a host, as the host sees it: on devices ``gpus``, a share ``gpu_milli`` of each."""
+    """An attempt's process on a host, as the host sees it: on devices ``gpus``, a share ``gpu_milli`` of each.
+
+    ``cpu_milli`` is what it has of the host's CPUs, of which there are ``host_cpu_milli``.
+    """
 
     host: str
     attempt_id: str
@@ -46,6 +49,8 @@ class AttemptProcess:
     token: tuple[int, int]
     gpus: tuple[int, ...]
     gpu_milli: int
+    cpu_milli: int = 0
+    host_cpu_milli: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -121,6 +121,13 @@ class RunningTogether(Checker):
                     asked=f"{process.attempt_id} (token {process.token}) on {process.host}/{index}",
                     found=f"{used} thousandths in use, with {', '.join(p.attempt_id for p in beside)}",
                 )
+        cpu_milli = process.cpu_milli + sum(p.cpu_milli for p in self._running.values() if p.host == process.host)
+        if cpu_milli > process.host_cpu_milli:
+            self.fail(
+                "two owners believe they hold one place",
+                asked=f"{process.attempt_id} (token {process.token}) on {process.host}",
+                found=f"{cpu_milli} thousandths of CPUs in use of {process.host_cpu_milli}",
+            )
         self._refuse_twin(process)
         self._running[process.attempt_id] = process
 

@@ -69,6 +69,7 @@ MUTANTS: dict[str, Mutant] = {
     "locks_grabbed": _host(hosts.LocksGrabbed),
     "lease_from_the_answer": _host(leases.LeaseFromTheAnswer, "hosts_away"),
     "no_wait_after_election": _host(leases.NoWaitAfterElection, "hosts_away"),
+    "begins_beside_the_front": _host(leases.BeginsBesideTheFront, "short_calls"),
     "frees_what_is_superseded": _host(hosts.FreesWhatIsSuperseded, "hosts_away", fast=False),
     "slots_overfilled": _host(hosts.SlotsOverfilled),
     "locks_taken_back_by_count": _host(locks.LocksTakenBackByCount, "cut_connections"),

@@ -28,6 +28,18 @@ class LeaseFromTheAnswer(SimulatedHost):
     agent_class = _CountsFromTheAnswer
 
 
+class _Impatient(Agent):
+    def _stand(self, id: str, front: str) -> None:
+        self._granted[id] = self._node.ledger.allocations[id]
+        self._look()
+
+
+class BeginsBesideTheFront(SimulatedHost):
+    """A call that stands behind another is begun at once, on a place that is not free yet."""
+
+    agent_class = _Impatient
+
+
 # -- leaders
 
 

@@ -16,6 +16,7 @@ from actorgrid.actors.ledger.record_types import NO_JOB, AllocationRecord, HostF
 from actorgrid.actors.ledger.records import isolation_of
 from actorgrid.actors.raft.messages import Dropped, ReadState
 from actorgrid.actors.work.host_lease import LEASE_MAX_S, HostLease
+from actorgrid.actors.work.standing import STANDING_S, StandingAttempts
 from actorgrid.chaos.checkers.checker import AttemptProcess
 
 from .clock import MS
@@ -56,6 +57,7 @@ class Agent:
         self._next_at = 0.0
         self._confirming = False
         self._granted: dict[str, AllocationRecord] = {}  # not begun
+        self._standing = StandingAttempts()
         self._seen: set[str] = set()
         self._processes: dict[str, AttemptProcess] = {}
         self._patience: dict[str, float] = {}
@@ -211,7 +213,12 @@ class Agent:
         self.review()
 
     def _take(self, id: str, record: AllocationRecord) -> None:
-        if not self._registered or id in self._seen:
+        if not self._registered:
+            return
+        if id in self._standing:
+            self._moved(id, record)
+            return
+        if id in self._seen:
             return
         self._seen.add(id)
         if record["owner"]["kind"] != "attempt":
@@ -220,9 +227,44 @@ class Agent:
             # Of an earlier life: its process ended with the host.
             self._report(id, list(record["token"]), "lost", charge=False)
             return
+        if "behind" in record:
+            self._stand(id, record["behind"])
+            return
         self._granted[id] = record
         self._plan([isolation_of(record, NO_JOB)])
         self._look()
+
+    # -- those who stand behind others
+
+    def _stand(self, id: str, front: str) -> None:
+        """Wait for the one in front to be gone, for a while."""
+        self._standing.add(id, front, self._node.boottime)
+        self._node.later(self._node.until_us(self._node.boottime + STANDING_S), self._give_back_late)
+
+    def _moved(self, id: str, record: AllocationRecord) -> None:
+        """Follow the ledger: another is in front now, or the place is its own."""
+        if "behind" in record:
+            self._standing.add(id, record["behind"], self._node.boottime)
+        else:
+            self._standing.remove(id)
+            self._granted[id] = record
+            self._look()
+
+    def _move_up(self, front: str) -> None:
+        """Begin who stands behind *front*, of which nothing is left here."""
+        id = self._standing.behind(front)
+        record = None if id is None else self._node.ledger.allocations.get(id)
+        if id is not None and record is not None and front in self._node.ledger.allocations:
+            self._standing.remove(id)
+            self._granted[id] = record
+            self._look()
+
+    def _give_back_late(self) -> None:
+        for id in self._standing.late(self._node.boottime):
+            self._standing.remove(id)
+            record = self._node.ledger.allocations.get(id)
+            if record is not None:
+                self._report(id, list(record["token"]), "lost", charge=False)
 
     def _begin(self, id: str, record: AllocationRecord) -> None:
         job = self._node.ledger.jobs[record["owner"]["job_id"]]
@@ -237,6 +279,8 @@ class Agent:
             token=token,
             gpus=tuple(record["gpu_indexes"]),
             gpu_milli=record["gpu_milli"],
+            cpu_milli=record["cpu_milli"],
+            host_cpu_milli=CPU_MILLI,
         )
         self._processes[id] = process
         self._patience[id] = isolation_of(record, NO_JOB)
@@ -276,6 +320,7 @@ class Agent:
     def _disowned(self, id: str) -> None:
         """Kill a process for which the ledger holds no allocation any more."""
         self._granted.pop(id, None)
+        self._standing.remove(id)
         process = self._processes.get(id)
         if process is not None:
             self._node.later(self._rng.randrange(*DIES_US), partial(self._dies, process))
@@ -293,6 +338,7 @@ class Agent:
         if process.attempt_id not in self._processes:
             return
         self._gone(process)
+        self._move_up(process.attempt_id)
         self._report(process.attempt_id, list(process.token), outcome, charge)
         if self._rng.random() < 0.2:
             self._node.later(

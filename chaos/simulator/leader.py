@@ -47,6 +47,7 @@ class LeaderDuties:
         self.term = term
         ledger = node.ledger
         self._core = CoordinatorCore(node.host_id, node.boots, POLICY, QUEUE_MAX, lambda: 0)
+        self._core.chains.allowed = True
         self._jobs = {id: job for id, job in ledger.jobs.items() if not JobState(job["state"]).final}
         self._allocations = dict(ledger.allocations)
         self._locks = LockExpiry()

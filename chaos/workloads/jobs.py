@@ -6,7 +6,7 @@ from typing import Any, cast
 
 from actorgrid.actors.ledger.commands import CancelJob, SubmitJobs
 from actorgrid.actors.ledger.record_types import JobRecord
-from actorgrid.chaos.simulator.agent import RUNS_FOR
+from actorgrid.chaos.simulator.agent import CPU_MILLI, RUNS_FOR
 
 from .workload import Workload, WorkloadClient
 
@@ -72,6 +72,40 @@ class LongJobsClient(JobsClient):
     def thinking_us(self) -> int:
         """Think so long that the hosts can run all jobs."""
         return self.rng.randrange(500_000, 2_000_000)
+
+
+class CallsClient(JobsClient):
+    """Submits many short calls, two of which fill a host; now and then one takes long, or goes before all others."""
+
+    def new_jobs(self) -> list[dict[str, Any]]:
+        """Several calls, and sometimes a job that needs a GPU."""
+        jobs = super().new_jobs()[:1] if self.rng.random() < 0.1 else []
+        for _ in range(self.rng.randrange(3, 10)):
+            self._number += 1
+            runs_ms = self.rng.randrange(500, 1_500) if self.rng.random() < 0.03 else self.rng.randrange(1, 25)
+            jobs.append(
+                {
+                    "job_id": f"{self.name}-{self._number}",
+                    "kind": "function",
+                    "payload_digest": "0" * 64,
+                    "user_id": self.rng.choice(("ann", "ann", "ann", "bob")),
+                    "resources": {"gpus": 0.0, "gpu_count": 0, "gpu_milli": 0, "cpu_milli": CPU_MILLI // 2},
+                    "priority": 90 if self.rng.random() < 0.05 else 50,
+                    "retries_left": 3,
+                    "env": {RUNS_FOR: str(runs_ms)},
+                }
+            )
+        return jobs
+
+    def thinking_us(self) -> int:
+        """Submit more before all are done."""
+        return self.rng.randrange(100_000, 600_000)
+
+
+class CallsWorkload(Workload):
+    """Clients that submit short calls."""
+
+    client_class = CallsClient
 
 
 class LongJobsWorkload(Workload):

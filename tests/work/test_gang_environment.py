@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from actorgrid.actors.work.attempts import ids_of, is_over, reason_to_end
 from actorgrid.actors.work.gang_environment import launcher_variables, rank_variables
+from actorgrid.actors.work.live_attempt import ids_of, is_over, reason_to_end
 from actorgrid.actors.work.outcomes import outcome_of, outcome_of_not_begun
 
 

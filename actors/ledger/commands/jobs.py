@@ -32,6 +32,8 @@ from ..records import END_FACTS
 
 LIMITS_SINCE = 2
 """The version from which a host that submits says how many bytes may wait."""
+BEHIND_SINCE = 6
+"""The version from which an attempt may stand behind another, and an end tells the start."""
 _T = TypeVar("_T")
 
 
@@ -88,7 +90,11 @@ class FailJob(Command):
 
 @verb("grant_attempt", Proposer.LEADER, new_work=True)
 class GrantAttempt(Command):
-    """Give a queued job what it asks for; the amounts are those of the job record."""
+    """Give a queued job what it asks for; the amounts are those of the job record.
+
+    *behind* names an attempt on that host, of the same user and amounts, whose place it gets when that is over
+    (tables/allocations.py).
+    """
 
     job_id: Text
     number: Whole
@@ -97,6 +103,7 @@ class GrantAttempt(Command):
     gpu_indexes: Indexes
     term: Whole
     placement_latency_us: Number | None = None
+    behind: Annotated[Text, Since(BEHIND_SINCE)] | Absent = ABSENT
 
 
 @verb("grant_gang", Proposer.LEADER, new_work=True)
@@ -133,7 +140,10 @@ class StartAttempt(Command):
 
 @verb("end_attempt", Proposer.ITS_WORK)
 class EndAttempt(Command):
-    """End an attempt whose processes are gone. *charge*: whether it counts against the job's retries."""
+    """End an attempt whose processes are gone. *charge*: whether it counts against the job's retries.
+
+    *started_at*: when it was started, where no ``StartAttempt`` told it.
+    """
 
     attempt_id: Text
     token: Token
@@ -146,6 +156,7 @@ class EndAttempt(Command):
     max_rss_bytes: Whole | Absent | None = ABSENT
     cpu_s: Number | Absent | None = ABSENT
     result_bytes: Whole | Absent | None = ABSENT
+    started_at: Annotated[Number, Since(BEHIND_SINCE)] | Absent = ABSENT
 
 
 @verb("take_success", Proposer.ITS_WORK, since=2)

@@ -1,4 +1,11 @@
-"""What is given out: the allocations of attempts and leases, and the guard that refuses what does not fit."""
+"""What is given out: the allocations of attempts and leases, and the guard that refuses what does not fit.
+
+An attempt may be granted *behind* another, which runs: it is to have that one's place when that is over, on the same
+host, for the same user, in the same amounts. Until then it holds nothing, and counts for nothing. The entry that ends
+the one in front makes the place its own; its host may have begun it before, once it saw that the one in front was
+gone. So a place is always counted once, and held by one at a time. When one that stands behind ends before its turn,
+those behind it move up.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +13,14 @@ from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
 from actorgrid.actors.ledger.attempt_ids import member_id
-from actorgrid.actors.ledger.record_types import AllocationRecord, HostRecord, JobRecord, OwnerRecord, ResourcesRecord
+from actorgrid.actors.ledger.record_types import (
+    AllocationRecord,
+    DeviceRecord,
+    HostRecord,
+    JobRecord,
+    OwnerRecord,
+    ResourcesRecord,
+)
 from actorgrid.actors.ledger.records import new_allocation
 from actorgrid.errors import StaleIncarnation, WrongState
 
@@ -14,6 +28,8 @@ from .capacity import Capacity
 from .quotas import Quotas
 
 ALLOCATIONS_MAX = 100_000
+BEHIND_MAX = 32
+"""So many may stand behind one that holds a place."""
 
 
 class GrantTarget(NamedTuple):
@@ -35,6 +51,7 @@ class Allocations:
     ) -> None:
         self.records: dict[str, AllocationRecord] = {}
         self.capacity = Capacity()
+        self._followers: dict[str, str] = {}  # by id: who stands right behind it
         self._ports: dict[str, set[int]] = {}  # where the gangs meet whose rank 0 a host runs
         self._hosts = hosts
         self._quotas = quotas
@@ -83,6 +100,7 @@ class Allocations:
         pool: str | None,
         env: dict[str, str],
         max_isolation_s: float,
+        behind: str | None = None,
     ) -> AllocationRecord:
         """Make an allocation; gives its record.
 
@@ -90,14 +108,36 @@ class Allocations:
         """
         if allocation_id in self.records:
             raise WrongState(f"allocation {allocation_id} is there already", asked=allocation_id)
-        devices = self.capacity.check(self._hosts[place.host], place.gpu_indexes, resources)
-        self._quotas.check_grant(user, resources)
         terms = {"pool": pool, "env": env, "max_isolation_s": max_isolation_s, "user_id": user}
+        devices: list[DeviceRecord] = []
+        if behind is None:
+            devices = self.capacity.check(self._hosts[place.host], place.gpu_indexes, resources)
+            self._quotas.check_grant(user, resources)
+        else:
+            self._check_behind(behind, place, resources, user)
+            terms["behind"] = behind
         where = {**place._asdict(), "token": token, "granted_at": at, **terms}
         allocation = new_allocation(allocation_id, owner, where, devices, resources)
         self._take(allocation)
         self._changed(allocation_id, allocation)
         return allocation
+
+    def _check_behind(self, front_id: str, place: GrantTarget, resources: ResourcesRecord, user: str) -> None:
+        """Refuse a place behind *front_id* that would not be the same place. Raises WrongState."""
+        front = self.records.get(front_id)
+        if front is None or front["owner"]["kind"] != "attempt" or "rank" in front["owner"]:
+            raise WrongState(f"nothing can stand behind {front_id}", asked="its place", found="it is over, or a gang's")
+        has = front["host"], front["incarnation"], front["user_id"], front["cpu_milli"], front["memory_mib"]
+        asked = place.host, place.incarnation, user, resources["cpu_milli"], resources["memory_mib"]
+        if has != asked or front["gpu_indexes"] or place.gpu_indexes or resources["gpu_count"]:
+            raise WrongState(f"the place of {front_id} is another", asked=f"{asked}", found=f"{has}")
+        if front_id in self._followers:
+            raise WrongState(f"another stands behind {front_id}", found=self._followers[front_id])
+        ahead = 1
+        while (before := front.get("behind")) is not None:
+            front, ahead = self.records[before], ahead + 1
+        if ahead > BEHIND_MAX:
+            raise WrongState(f"too many stand before it, behind {front['allocation_id']}", found=f"{ahead - 1}")
 
     def give_out_gang(
         self, job: JobRecord, number: int, places: list[GrantTarget], port: int, *, token: list[int], at: float
@@ -138,6 +178,10 @@ class Allocations:
 
     def _take(self, allocation: AllocationRecord) -> None:
         self.records[allocation["allocation_id"]] = allocation
+        front_id = allocation.get("behind")
+        if front_id is not None:
+            self._followers[front_id] = allocation["allocation_id"]
+            return
         self.capacity.take(allocation)
         self._quotas.take(allocation)
         port = allocation.get("port")
@@ -149,9 +193,21 @@ class Allocations:
         allocation = self.records.pop(allocation_id, None)
         if allocation is None:
             return False
-        self.capacity.give(allocation)
-        self._quotas.give(allocation)
-        if allocation.get("port") is not None:
-            self._ports[allocation["host"]].discard(allocation["port"])
+        front_id = allocation.get("behind")
+        if front_id is None:
+            self.capacity.give(allocation)
+            self._quotas.give(allocation)
+            if allocation.get("port") is not None:
+                self._ports[allocation["host"]].discard(allocation["port"])
+        else:
+            del self._followers[front_id]
         self._changed(allocation_id, None)
+        follower_id = self._followers.pop(allocation_id, None)
+        if follower_id is not None:
+            follower = self.records[follower_id].copy()
+            del follower["behind"]
+            if front_id is not None:
+                follower["behind"] = front_id
+            self._take(follower)
+            self._changed(follower_id, follower)
         return True

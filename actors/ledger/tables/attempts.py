@@ -87,6 +87,7 @@ class Attempts:
             pool=job["pool"],
             env={},
             max_isolation_s=job["max_isolation_s"],
+            behind=value_or_none(command.behind),
         )
         self._placed(job, new_attempt(allocation, number, command.placement_latency_us))
         return {"token": entry.token, "attempt_id": attempt_id, "gpu_uuids": allocation["gpu_uuids"]}
@@ -313,9 +314,11 @@ def ended_attempt(attempt: AttemptRecord, command: EndAttempt, at: float) -> Att
     error = attempt["error"]
     if outcome != SUCCEEDED:
         error = value_or_none(command.error) or default_error(outcome, attempt)
+    started_at = attempt["started_at"]
     return {
         **attempt,
         "state": FAILED if outcome == "timed_out" else outcome,
+        "started_at": value_or_none(command.started_at) if started_at is None else started_at,
         "ended_at": at,
         **end_facts(command),
         "error": error,

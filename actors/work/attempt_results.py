@@ -1,0 +1,98 @@
+"""Results of attempts: what of them is for the agent, and that they are on disk before the ledger hears of them.
+
+A call that a worker serves leaves its result and status unsynced: two waits for the disk in the way of the call after
+it were most of what a short one took. They are synced here, beside the calls that run by then, and only after that the
+ledger is told. Threads wait for the disk, since a file system commits what several wait for at once in one go.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections import deque
+from pathlib import Path
+from queue import SimpleQueue
+from typing import Any
+
+from actorgrid.actors.files.untrusted_files import open_to_read, size_of
+from actorgrid.configs.fsync import sync_folder
+from actorgrid.errors import MalformedBody, NotARegularFile
+from actorgrid.supervisors.runtime import Runtime, Waiter
+from actorgrid.transports.task_frames import JobResult, decode_result
+
+from .attempt_dir import AttemptDir
+
+MAX_ERROR_RESULT_BYTES = 4 * 2**20
+"""A result file larger than that is not read by the agent."""
+THREADS = 4
+"""What waits for one of them is bounded by the attempts that a host runs (``work.max_attempts``)."""
+
+
+class ResultSync:
+    """Of one host. Its threads are there from the first result on."""
+
+    def __init__(self, runtime: Runtime) -> None:
+        self._runtime = runtime
+        self._asked: SimpleQueue[tuple[Path, str, Waiter]] = SimpleQueue()
+        self._done: deque[tuple[Waiter, Exception | None]] = deque()
+        self._wake = -1
+
+    async def synced(self, folder: Path, name: str) -> None:
+        """Return when the file *name* of *folder* is on disk, under that name. Raises OSError, NotARegularFile."""
+        if self._runtime.in_place:
+            sync(folder, name)
+            return
+        if self._wake < 0:
+            self._begin()
+        waiter = Waiter()
+        self._asked.put((folder, name, waiter))
+        await waiter
+
+    def _begin(self) -> None:
+        self._wake = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
+        self._runtime.watch(self._wake, self._tell)
+        for _ in range(THREADS):
+            threading.Thread(target=self._work, daemon=True).start()
+
+    def _work(self) -> None:
+        while True:
+            folder, name, waiter = self._asked.get()
+            try:
+                sync(folder, name)
+            except (OSError, NotARegularFile) as error:
+                self._done.append((waiter, error))
+            else:
+                self._done.append((waiter, None))
+            os.eventfd_write(self._wake, 1)
+
+    def _tell(self) -> None:
+        os.eventfd_read(self._wake)
+        while self._done:
+            waiter, error = self._done.popleft()
+            if error is None:
+                waiter.set(None)
+            else:
+                waiter.fail(error)
+
+
+def sync(folder: Path, name: str) -> None:
+    """Have the file *name* of *folder*, and that it is there, on disk. Raises OSError, NotARegularFile."""
+    with open_to_read(folder, name) as fd:
+        os.fsync(fd)
+    sync_folder(folder)
+    sync_folder(folder.parent)
+
+
+def result_of(directory: AttemptDir, status: dict[str, Any]) -> JobResult | None:
+    """The result of a function, as far as the agent reads it: that there is a value, or the error. ``None``: neither.
+
+    *status* is that of its attempt.
+    """
+    if status.get("exit_code") == 0:
+        # Its value is for the client alone; that it was renamed into place says that it is complete.
+        return None if size_of(directory.path, directory.result.name) is None else JobResult(True, b"", None, None)
+    try:
+        data = directory.read_result(MAX_ERROR_RESULT_BYTES)
+        return None if data is None else decode_result(data)
+    except MalformedBody:
+        return None
