@@ -15,8 +15,7 @@ import weakref
 from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple
 
-import cloudpickle
-
+from actorgrid.code_pickler import CodePickler
 from actorgrid.errors import UnpicklableFunction, UnpicklableResult
 from actorgrid.import_environment import of_this_process, with_environment
 from actorgrid.pickle_blame import Blame, Parts, blame, globals_of, short
@@ -188,7 +187,7 @@ class _JobCall(NamedTuple):
         return [("the function", self.fn), *_Arguments(self.args, self.kwargs).parts()]
 
 
-class _JobPickler(cloudpickle.Pickler):  # type: ignore[misc]
+class _JobPickler(CodePickler):
     def __init__(self, file: io.BytesIO, jobs: dict[str, None]) -> None:
         super().__init__(file, protocol=5)
         self._jobs = jobs
@@ -236,7 +235,7 @@ def dumps(value: Any, what: str, jobs: dict[str, None] | None = None) -> bytes:
 def _dump(value: Any, jobs: dict[str, None] | None) -> bytes:
     _modules.mark()
     buffer = io.BytesIO()
-    pickler = cloudpickle.Pickler(buffer, protocol=5) if jobs is None else _JobPickler(buffer, jobs)
+    pickler = CodePickler(buffer, protocol=5) if jobs is None else _JobPickler(buffer, jobs)
     pickler.dump(value)
     return _bounded(buffer.getvalue())
 

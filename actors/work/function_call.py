@@ -14,8 +14,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import cloudpickle
-
+from actorgrid import code_pickler
 from actorgrid.actors.files.untrusted_files import read_whole
 from actorgrid.errors import (
     ActorGridError,
@@ -51,7 +50,7 @@ def dump_value(value: Any, max_bytes: int) -> bytes:
                 with no_imports():
                     data = pickle.dumps(value, protocol=5)
         except Exception:  # noqa: BLE001 - user classes raise anything; cloudpickle takes more than pickle does
-            data = cloudpickle.dumps(value, protocol=5)
+            data = code_pickler.dumps(value)
     except Exception as error:  # noqa: BLE001 - as above
         found = blame(value, _pickles)
         where = f"the result cannot be pickled: {found.path}" if found.path else "the result cannot be pickled"
@@ -75,7 +74,7 @@ def dump_value(value: Any, max_bytes: int) -> bytes:
 
 def _pickles(value: Any) -> bool:
     try:
-        cloudpickle.dumps(value, protocol=5)
+        code_pickler.dumps(value)
     except Exception:  # noqa: BLE001 - whatever a user's object raises means no
         return False
     return True

@@ -13,6 +13,8 @@ from typing import Any
 
 import cloudpickle
 
+from actorgrid import code_pickler
+
 
 def install() -> None:
     """Let ``multiprocessing`` send by value, from now on in this process and in those that it forks."""
@@ -21,7 +23,7 @@ def install() -> None:
 
 def _reduce(_pickler: ForkingPickler, value: Any) -> Any:
     if isinstance(value, FunctionType | type) and not _is_importable(value):
-        return rebuild, (cloudpickle.dumps(value, protocol=5),)
+        return rebuild, (code_pickler.dumps(value),)
     return NotImplemented
 
 
