@@ -229,7 +229,11 @@ def _place(call: CommandContext, options: dict[str, Any]) -> dict[str, str]:
         raise click.UsageError("--cwd and --working-dir both say where it runs: give one of them")
     from actorgrid.client.working_dir import WorkingDir
 
-    return {"working_dir": WorkingDir(sent, exclude).send_to_door(call.http)}
+    from .show import progress
+
+    with progress(call.json) as report:
+        report(f"sending {sent} along", 0.0, 0.0)
+        return {"working_dir": WorkingDir(sent, exclude).send_to_door(call.http)}
 
 
 def _environment(call: CommandContext, named: dict[str, str], wanted: bool | None) -> dict[str, str]:

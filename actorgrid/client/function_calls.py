@@ -269,8 +269,8 @@ class FunctionCalls(Executor):
         Work starts at once, with at most *buffersize* tasks (4,096 unless said) ahead of what was taken. *chunksize*
         items travel in one task: worth it below some 100 µs each. A value that is not there *timeout* seconds after
         the call raises TimeoutError. The first failure is raised where its value would be, and cancels the rest.
-        *progress* shows a count on a terminal. Further keywords as of submit; the function's are the same for all,
-        and so is ``client.options(timeout=...).map``, a limit for each task. Raises BadRequest.
+        *progress* shows a bar on a terminal or in a notebook. Further keywords as of submit; the function's are the
+        same for all, and so is ``client.options(timeout=...).map``, a limit for each task. Raises BadRequest.
         """
         base, fn = (fn.task_options, fn.fn) if isinstance(fn, Task) else (DEFAULTS, fn)
         options, kwargs = divide(fn, len(iterables), keywords, base)

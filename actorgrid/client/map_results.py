@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import itertools
-import sys
 import time
+import weakref
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future
@@ -14,10 +14,12 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from actorgrid.errors import BadRequest
 
 from .chunks import call_each
+from .keywords import name_of
 from .options import TaskOptions
 
 if TYPE_CHECKING:
     from .function_calls import FunctionCalls
+    from .progress_bars import ProgressBar
 
 T = TypeVar("T")
 
@@ -55,8 +57,12 @@ class MapResults(Iterator[T]):
             else ((block,) for block in iter(lambda: list(itertools.islice(items, chunksize)), []))
         )
         self._until: float | None = None
-        self._done = 0
-        self._progress = progress and sys.stderr.isatty()
+        self._bar: ProgressBar | None = None
+        if progress:
+            from .progress_bars import ProgressBar
+
+            self._bar = ProgressBar(name_of(fn), _length(iterables))
+            weakref.finalize(self, self._bar.close)  # who leaves the loop early drops us
         self._refill()
 
     def __iter__(self) -> MapResults[T]:
@@ -65,7 +71,6 @@ class MapResults(Iterator[T]):
     def __next__(self) -> T:
         if not self._ready:
             self._take()
-        self._done += 1
         return self._ready.popleft()
 
     def within(self, timeout_s: float | None) -> MapResults[T]:
@@ -80,10 +85,11 @@ class MapResults(Iterator[T]):
             future.cancel()
         self._futures.clear()
         self._ready.clear()
+        self._close_bar()
 
     def _take(self) -> None:
         if not self._futures:
-            self._show(end=True)
+            self._close_bar()
             raise StopIteration
         try:
             left_s = None if self._until is None else max(0.0, self._until - time.monotonic())
@@ -97,17 +103,25 @@ class MapResults(Iterator[T]):
         else:
             self._ready.append(value)
         self._refill()
-        self._show()
 
     def _refill(self) -> None:
         while len(self._futures) < self._buffersize:
             call = next(self._calls, None)
             if call is None:
                 return
-            self._futures.append(self._client.submit_with(self._options, self._fn, call, {}))
+            future = self._client.submit_with(self._options, self._fn, call, {})
+            self._futures.append(future)
+            if self._bar is not None:
+                self._bar.follow([future], len(call[0]) if self._chunked else 1)
 
-    def _show(self, end: bool = False) -> None:
-        if self._progress and (end or self._done % 64 == 0):
-            sys.stderr.write(f"\r{self._done} done, {len(self._futures)} under way" + ("\n" if end else " "))
-            sys.stderr.flush()
-            self._progress = not end
+    def _close_bar(self) -> None:
+        if self._bar is not None:
+            self._bar.close()
+
+
+def _length(iterables: tuple[Iterable[Any], ...]) -> int | None:
+    """How many items there are; ``None`` where one of them does not tell."""
+    try:
+        return min(len(each) for each in iterables)  # type: ignore[arg-type]
+    except TypeError:
+        return None

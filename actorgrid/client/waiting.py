@@ -27,6 +27,8 @@ from .futures import LazyFuture
 if TYPE_CHECKING:
     from concurrent.futures._base import DoneAndNotDoneFutures
 
+    from .progress_bars import ProgressBar
+
 T = TypeVar("T")
 
 __all__ = [
@@ -41,15 +43,40 @@ __all__ = [
 
 
 def wait(
-    fs: Iterable[Future[T]], timeout: float | None = None, return_when: str = ALL_COMPLETED
+    fs: Iterable[Future[T]],
+    timeout: float | None = None,
+    return_when: str = ALL_COMPLETED,
+    *,
+    progress: bool | str = False,
 ) -> DoneAndNotDoneFutures[T]:
-    """``concurrent.futures.wait``. Raises WrongState."""
-    return library.wait(_of_this_process(fs), timeout, return_when)
+    """``concurrent.futures.wait``; *progress* shows a bar meanwhile, named by it if it is a text. Raises WrongState."""
+    futures = _of_this_process(fs)
+    if not progress:
+        return library.wait(futures, timeout, return_when)
+    with _bar(futures, progress):
+        return library.wait(futures, timeout, return_when)
 
 
-def as_completed(fs: Iterable[Future[T]], timeout: float | None = None) -> Iterator[Future[T]]:
-    """``concurrent.futures.as_completed``. Raises WrongState."""
-    return library.as_completed(_of_this_process(fs), timeout)
+def as_completed(
+    fs: Iterable[Future[T]], timeout: float | None = None, *, progress: bool | str = False
+) -> Iterator[Future[T]]:
+    """``concurrent.futures.as_completed``; *progress* as of wait. Raises WrongState."""
+    futures = _of_this_process(fs)
+    completed = library.as_completed(futures, timeout)
+    return _with_bar(futures, completed, progress) if progress else completed
+
+
+def _with_bar(futures: list[Future[T]], completed: Iterator[Future[T]], progress: bool | str) -> Iterator[Future[T]]:
+    with _bar(futures, progress):
+        yield from completed
+
+
+def _bar(futures: list[Future[T]], progress: bool | str) -> ProgressBar:
+    from .progress_bars import ProgressBar
+
+    bar = ProgressBar(progress if isinstance(progress, str) else "tasks", len(futures))
+    bar.follow(futures)
+    return bar
 
 
 def _of_this_process(futures: Iterable[Future[T]]) -> list[Future[T]]:
