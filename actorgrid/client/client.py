@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from concurrent.futures import Future
     from types import TracebackType
 
+    from .actor_handles import ActorHandle
     from .durable import DurableJobs
     from .futures import JobFuture, LazyFuture
     from .locks import HeldLocks, Lock, LockTerms, OnLost
@@ -241,6 +242,12 @@ class Client(ClusterViewClient, FunctionCalls):
         """
         answer: dict[str, Any] = self.http.post(f"/api/jobs/{segment(job_id)}/edit", changed, repeat=True)
         return answer
+
+    def actor(self, name: str) -> ActorHandle[Any]:
+        """The actor to which a client of this user gave that name. Raises NoSuchActor, NotSupported, BadRequest."""
+        from .actor_names import find
+
+        return find(self, name)
 
     # -- locks
 

@@ -31,6 +31,7 @@ from .pickling import FunctionCode, arguments
 from .stream_items import StreamItems
 
 if TYPE_CHECKING:
+    from .actor_names import ActorName
     from .session import Session
 
 MAX_ACTORS = 1000
@@ -74,6 +75,7 @@ class OwnedActor:
     ) -> None:
         self.reference = reference
         self.restarts_left = max_restarts
+        self.name: ActorName | None = None
         self._owned = owned
         self._session = session
         self._options = options
@@ -165,6 +167,9 @@ class OwnedActor:
 
     def die(self, death: ActorDied) -> None:
         """Be over, for everybody."""
+        name, self.name = self.name, None
+        if name is not None:
+            name.release()
         self._owned.forget(self, death)
         links.die(self._link, death)
 
@@ -190,6 +195,7 @@ class OwnedActors:
         max_restarts: int,
         max_concurrency: int,
         max_pending: int,
+        name: ActorName | None = None,
     ) -> ActorUse:
         """Begin an actor; what its handle holds.
 
@@ -208,10 +214,12 @@ class OwnedActors:
         with self._lock:
             self._actors[actor_id] = actor
         try:
+            if name is not None:
+                actor.name, use.link.is_shared = name, True
+                name.say(reference)
             actor.begin()
-        except ActorGridError:
-            with self._lock:
-                self._actors.pop(actor_id, None)
+        except ActorGridError as error:
+            actor.die(_fatal(reference, error, False))
             raise
         return use
 

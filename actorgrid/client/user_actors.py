@@ -5,14 +5,17 @@ Not to be confused with ``actorgrid.actors``, the servers that a host is made of
 
 from __future__ import annotations
 
+import contextlib
 import inspect
+import time
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Generic, ParamSpec, TypeVar, cast, overload
 
-from actorgrid.errors import BadRequest
+from actorgrid.errors import BadRequest, NameTaken, NoSuchActor
 
 from .actor_handles import OWN_NAMES, ActorHandle
+from .actor_names import ActorName, find
 from .options import DEFAULTS, OPTION_NAMES, TaskOptions
 from .task import default_client
 
@@ -25,6 +28,9 @@ T = TypeVar("T")
 MAX_PENDING = 10_000
 _OF_WORKERS = ("gpus", "gpu_memory", "gpu_models", "gpu_affinity", "cpus", "memory", "pool", "env", "priority")
 """The options of tasks that an actor has too."""
+_OWN = ("max_restarts", "max_concurrency", "max_pending", "name")
+TAKEN_S = 5.0
+"""How long get_or_create looks again for an actor whose name is taken, and which is not there."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,6 +39,8 @@ class ActorOptions:
 
     * ``max_restarts``: how often it is begun again when its worker dies (0 unless said, at most 1,000)
     * ``max_concurrency``: how many of its methods may run at once (1 unless said, at most 1,000)
+    * ``name``: by which clients of the same user find it: ``client.actor(name)``; it then lives until it is stopped, or
+      its creator's client closes
     * ``max_pending``: how many calls of one process may be unfinished; further ones wait (10,000 unless said)
     """
 
@@ -40,6 +48,7 @@ class ActorOptions:
     max_restarts: int = 0
     max_concurrency: int = 1
     max_pending: int = MAX_PENDING
+    name: str | None = None
     client: Any = field(default=None, compare=False)
 
     def __post_init__(self) -> None:
@@ -53,11 +62,11 @@ class ActorOptions:
 
     def changed(self, changes: dict[str, Any]) -> ActorOptions:
         """The same but for *changes*. Raises BadRequest on an option that actors do not have."""
-        own = {name: changes[name] for name in changes if name in ("max_restarts", "max_concurrency", "max_pending")}
+        own = {name: changes[name] for name in changes if name in _OWN}
         rest = {name: value for name, value in changes.items() if name not in own}
         for name in rest:
             if name not in _OF_WORKERS:
-                known = ("max_restarts", "max_concurrency", "max_pending", *_OF_WORKERS)
+                known = (*_OWN, *_OF_WORKERS)
                 hint = "timeout and retries are of calls: handle.method.options(timeout=...)(...)"
                 raise BadRequest(
                     f"an actor has no option {name!r}",
@@ -100,14 +109,14 @@ class ActorClass(Generic[P, T]):
 
         All arguments are the class's own; futures among them stand for their values. What its ``__init__`` raises
         is the cause of the ActorDied that its calls, and ``handle.ready()``, then raise. Raises UnpicklableFunction,
-        QueueFull, ClientClosed.
+        QueueFull, ClientClosed, NameTaken.
         """
         options = self.actor_options
         client: Client = options.client or default_client()
-        use = (
-            client._open_session()
-            .actors()
-            .make(
+        name = None if options.name is None else ActorName(client, options.name)
+        try:
+            actors = client._open_session().actors()
+            use = actors.make(
                 self.cls,
                 args,
                 kwargs,
@@ -116,9 +125,28 @@ class ActorClass(Generic[P, T]):
                 options.max_restarts,
                 options.max_concurrency,
                 options.max_pending,
+                name,
             )
-        )
+        except BaseException:
+            if name is not None:
+                name.release()
+            raise
         return ActorHandle(use.link.reference)
+
+    def get_or_create(self, *args: P.args, **kwargs: P.kwargs) -> ActorHandle[T]:
+        """The actor that has the option ``name``, or a new one. Raises BadRequest without one, else as ``create``."""
+        name = self.actor_options.name
+        if name is None:
+            raise BadRequest("which actor?", hint=f"{self.__name__}.options(name=...).get_or_create(...)")
+        until = time.monotonic() + TAKEN_S
+        while True:
+            with contextlib.suppress(NoSuchActor):
+                return find(self.actor_options.client or default_client(), name)
+            try:
+                return self.create(*args, **kwargs)
+            except NameTaken:  # somebody else was faster
+                if time.monotonic() > until:
+                    raise
 
     def __mro_entries__(self, bases: tuple[Any, ...]) -> tuple[type[Any], ...]:
         return (self.cls,)

@@ -44,6 +44,7 @@ CALLED_FROM_OUTSIDE = {
     "decode_snapshot": "who stores or carries what a RaftCore gives out (docs/raft_core.md)",
     "FaultyNetwork.set_faults": "who plays faults between hosts (docs/peer_links.md)",
     **dict.fromkeys(("Client.semaphore", "AsyncClient.semaphore"), "people's programs (docs/locks.md)"),
+    "ActorClass.get_or_create": "people's programs (docs/user_actors.md)",
     "GpuClusteringManager.select_best_device": "people who pool GPUs in their own programs (docs/gpu_clustering.md)",
     "on_enter": "state machines that people write (docs/state_machines.md)",
     "StateMachine.defer": "state machines that people write (docs/state_machines.md)",

@@ -1,0 +1,116 @@
+"""Actors of the user's on a real host: their devices, their names, and the end of who made them."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+import actorgrid
+from actorgrid.client.actor_names import TTL_S
+from actorgrid.errors import ActorDied, BadRequest, NameTaken, NoSuchActor
+from tests.processes import until
+
+
+@actorgrid.actor(cpus=0.05)
+class Keeper:
+    """Keeps what it is told."""
+
+    def __init__(self, kept: object = None) -> None:
+        self.kept = kept
+
+    def keep(self, kept: object) -> None:
+        self.kept = kept
+
+    def get(self) -> Any:
+        return self.kept
+
+    def granted(self) -> tuple[str, int, str]:
+        return os.environ["ACTORGRID_DEVICES"], os.getpid(), str(actorgrid.current_task().token)
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[actorgrid.LocalCluster]:
+    with actorgrid.LocalCluster(gpus=1) as cluster:
+        yield cluster
+
+
+def test_it_has_its_devices_and_a_greater_token_each_time(cluster: actorgrid.LocalCluster) -> None:
+    with cluster.client():
+        keeper = Keeper.options(gpus=0.5, max_restarts=1).create()
+        devices, pid, token = keeper.granted().result(60)
+        assert devices
+        os.kill(pid, signal.SIGKILL)
+        again = keeper.granted.options(retries=1)().result(60)
+        assert again[0] == devices and again[1] != pid and again[2] > token
+
+
+def test_a_name_is_of_one_actor_and_all_clients_find_it(cluster: actorgrid.LocalCluster) -> None:
+    with cluster.client() as maker, cluster.client() as other:
+        with pytest.raises(NoSuchActor):
+            other.actor("the keeper")
+        named = Keeper.options(name="the keeper")
+        keeper = named.on(maker).create("here")
+        assert other.actor("the keeper").get().result(60) == "here"
+        with pytest.raises(NameTaken):
+            named.on(other).create()
+        assert named.on(other).get_or_create("not this").get().result(60) == "here"
+        assert maker.submit(_get_by_name, "the keeper").result(60) == "here"
+        del keeper  # what has a name stays
+        assert other.actor("the keeper").get().result(60) == "here"
+        maker.actor("the keeper").stop()
+        until(lambda: _is_free(other, "the keeper"), "the name to come free")
+        assert named.on(other).get_or_create("a new one").get().result(60) == "a new one"
+    with pytest.raises(BadRequest):
+        Keeper.get_or_create()
+
+
+def _get_by_name(name: str) -> Any:
+    with actorgrid.connect() as client:
+        return client.actor(name).get().result(60)
+
+
+def _is_free(client: Any, name: str) -> bool:
+    try:
+        client.actor(name)
+    except NoSuchActor:
+        return True
+    return False
+
+
+MAKER = """
+import sys, actorgrid
+sys.path.insert(0, sys.argv[3])
+from tests.system.test_user_actors import Keeper
+client = actorgrid.connect(sys.argv[1], token=sys.argv[2])
+keeper = Keeper.options(name="orphan").on(client).create("lives")
+print(keeper.get().result(), flush=True)
+sys.stdin.read()
+"""
+
+
+def test_with_its_maker_killed_it_ends_and_its_name_comes_free(cluster: actorgrid.LocalCluster) -> None:
+    with cluster.client() as client:
+        root = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+        words = [sys.executable, "-c", MAKER, client.url, client.http.token, root]
+        maker = subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+        assert maker.stdout is not None and maker.stdout.readline().strip() == "lives"
+        keeper = client.actor("orphan")
+        assert keeper.get().result(60) == "lives"
+        maker.kill()
+        maker.communicate()
+
+        def is_over() -> bool:
+            try:
+                keeper.get().result(60)
+            except ActorDied:
+                return True
+            return False
+
+        until(is_over, "the end of the actor", 60.0)
+        until(lambda: _is_free(client, "orphan"), "the name to come free", 4 * TTL_S)
