@@ -368,7 +368,8 @@ def test_the_async_client_has_the_same_verbs(shared_agent: Agent) -> None:
 
 
 def public_verbs(kind: type) -> set[str]:
-    return {name for name, value in vars(kind).items() if callable(value) and not name.startswith("_")}
+    ours = [each for each in kind.__mro__ if each.__module__.startswith("actorgrid.")]
+    return {name for each in ours for name, value in vars(each).items() if callable(value) and name[0] != "_"}
 
 
 def test_both_clients_offer_the_same() -> None:
