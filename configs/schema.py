@@ -314,6 +314,20 @@ class StateSection(Section):
         live=True,
         max_length=1024,
     )
+    retire_starts: int = setting(
+        3,
+        "earlier starts of a host that wrote to the shared state: so many names are kept before they are retired",
+        live=True,
+        ge=1,
+        le=256,
+    )
+    retire_after_s: float = setting(
+        300.0,
+        "wait after a start, or a host's removal: what members tell sooner that they hold retires no names",
+        live=True,
+        ge=5,
+        le=86_400,
+    )
 
 
 class SecuritySection(Section):

@@ -113,6 +113,7 @@ class DistributedState(Server):
             self.log.error("the shared state is down: %s", error)
         if self.host.enrolment is not None:
             self.every(ROUND_S, self._round)
+            self._look_for_retired()
         self.every(FORGET_S, self._forget)
 
     def stop(self, reason: str) -> None:
@@ -431,11 +432,18 @@ class DistributedState(Server):
         self._flush()
         if self._failure is None and (self._members_known or self.host.enrolment is None):
             self._figures["forgotten"] += self._forgetting.look(replica, self._view, self._now_us())
-        if self._members_known and self.host.enrolment is not None:
-            sends, found = replica.look_for_retired()
-            self._cast(sends)
-            for openings in found:
-                self.cast("links", RetirementFound(openings))
+
+    def _look_for_retired(self) -> None:
+        """Propose to retire what all members hold; ask those who are in the way."""
+        limits = self.host.settings.state
+        self.runtime.after(min(max(limits.retire_after_s / 5, ROUND_S), FORGET_S), self._look_for_retired)
+        replica = self._replica
+        if replica is None or self._failure is not None or not self._members_known:
+            return
+        sends, found = replica.look_for_retired(limits.retire_starts, int(limits.retire_after_s / ROUND_S))
+        self._cast(sends)
+        for openings in found:
+            self.cast("links", RetirementFound(openings))
 
     def _guard(self, work: Callable[[], None]) -> None:
         """Do disk *work*; if it leaves the disk in doubt, this server is down from here on."""
@@ -511,17 +519,8 @@ class DistributedState(Server):
             self._cast(self._replica.push())
 
     def _cast(self, sends: list[Send]) -> None:
-        batch: list[tuple[str, bytes]] = []
-        size = 0
-        for send in sends:
-            batch.append((send.peer, send.packet))
-            self._traffic.went(send.peer, len(send.packet))
-            size += len(send.packet)
-            if size >= BATCH_BYTES:
-                self.cast("links", CastPackets(tuple(batch)))
-                batch, size = [], 0
-        if batch:
-            self.cast("links", CastPackets(tuple(batch)))  # lost while links restarts: it is told again
+        for batch in self._traffic.batches(sends, BATCH_BYTES):
+            self.cast("links", CastPackets(batch))  # lost while links restarts: it is told again
 
     async def _at_majority(self, origin: Replica, sequence: int, within_s: float) -> None:
         """Return when more than half of the members have that delta on their disks. Raises NotReplicated."""

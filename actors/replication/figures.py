@@ -37,6 +37,7 @@ def gossip_status(replica: StateReplica) -> dict[str, Any]:
     """What ``actorgrid inspect`` shows of it."""
     gossip = replica.gossip
     return {
+        "rounds": gossip.counts["rounds"],
         "origins": len(gossip.vector),
         "retired": {
             "level": gossip.retired.level,

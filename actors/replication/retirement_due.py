@@ -26,12 +26,8 @@ from .version_vector import EPOCH_BITS, Vector
 
 FINALS_MAX = 256
 """Of one retirement, as in the ledger."""
-AT_LEAST = 3
-"""Openings that a host has to have left: each retirement is a pass over all states, on every host."""
 ASKED_AT_ONCE = 8
 """Members that are asked for their vectors in one look."""
-QUIET_ROUNDS = 300
-"""Rounds since the start, or since the host was removed: five minutes of the server's rounds."""
 
 
 def retired_by(openings: Iterable[RetiredOpenings]) -> RetiredOrigins:
@@ -71,16 +67,17 @@ class RetirementDue:
 class RetirementWatch:
     """Looks, now and then, whether origins may be retired: a host's own, and those of hosts that are no members."""
 
-    def __init__(self, at_least: int = AT_LEAST, quiet_rounds: int = QUIET_ROUNDS) -> None:
-        self._at_least = at_least
-        self._quiet_rounds = quiet_rounds
+    def __init__(self) -> None:
         self._gone_since: dict[str, int] = {}
         self._asked = 0
         self.due: tuple[RetirementDue, ...] = ()
         """As of the last look."""
 
-    def look(self, gossip: AntiEntropy) -> list[RetiredOpenings]:
-        """What may be proposed to the ledger now."""
+    def look(self, gossip: AntiEntropy, at_least: int, quiet_rounds: int) -> list[RetiredOpenings]:
+        """What may be proposed to the ledger now, of hosts that have *at_least* so many openings left: each retirement
+        is a pass over all states, on every host. What members told counts when it was told more than *quiet_rounds*
+        after the start, or after the host was removed.
+        """
         me, members, vector, rounds = gossip.me, gossip.members, gossip.vector, gossip.counts["rounds"]
         retired, known = gossip.retired, gossip.known
         gone = {host for host, _epoch in vector} - members
@@ -90,18 +87,18 @@ class RetirementWatch:
             floors |= {host: (FLOOR_MAX, since) for host, since in self._gone_since.items()}
         found: list[RetirementDue] = []
         for host, (floor, since) in sorted(floors.items()):
-            if rounds < since + self._quiet_rounds:
+            if rounds < since + quiet_rounds:
                 continue
             # A retirement that nobody could carry out, as all who could lost their disks, is said anew.
             stuck = known.level > retired.level and known.floors.get(host, 0) != retired.floors.get(host, 0)
-            openings = self._openings(host, floor, vector, retired, known, stuck)
+            openings = self._openings(host, floor, vector, retired, known, stuck, 1 if floor == FLOOR_MAX else at_least)
             if openings is None:
                 continue
             held = _below(host, openings.floor, vector, retired)
             blocked_by = tuple(
                 name
                 for name in sorted(members - {me[0]})
-                if not _agrees(gossip.peers.get(name), host, openings.floor, held, retired, since + self._quiet_rounds)
+                if not _agrees(gossip.peers.get(name), host, openings.floor, held, retired, since + quiet_rounds)
             )
             found.append(RetirementDue(openings, blocked_by))
         self.due = tuple(found)
@@ -117,10 +114,16 @@ class RetirementWatch:
         return some
 
     def _openings(
-        self, host: str, floor: int, vector: Vector, retired: RetiredOrigins, known: RetiredOrigins, stuck: bool
+        self,
+        host: str,
+        floor: int,
+        vector: Vector,
+        retired: RetiredOrigins,
+        known: RetiredOrigins,
+        stuck: bool,
+        at_least: int,
     ) -> RetiredOpenings | None:
         held = _below(host, floor, vector, retired)
-        at_least = 1 if floor == FLOOR_MAX else self._at_least
         if len(held) < at_least and not stuck:
             return None
         if len(held) > FINALS_MAX:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Container
+from collections.abc import Container, Iterable, Iterator
 
 from .anti_entropy import AntiEntropy
+from .exchange import Send
 from .messages import OriginRow, PeerTraffic
 from .version_vector import missing_deltas
 
@@ -26,9 +27,19 @@ class PeerTraffics:
         self._received: dict[str, int] = {}
         self._heard_s: dict[str, float] = {}
 
-    def went(self, host_id: str, size: int) -> None:
-        """A packet was given to the net."""
-        self._sent[host_id] = self._sent.get(host_id, 0) + size
+    def batches(self, sends: Iterable[Send], batch_bytes: int) -> Iterator[tuple[tuple[str, bytes], ...]]:
+        """Packets as they are given to the net, by host, about so many bytes at once; they count as sent."""
+        batch: list[tuple[str, bytes]] = []
+        size = 0
+        for send in sends:
+            batch.append((send.peer, send.packet))
+            self._sent[send.peer] = self._sent.get(send.peer, 0) + len(send.packet)
+            size += len(send.packet)
+            if size >= batch_bytes:
+                yield tuple(batch)
+                batch, size = [], 0
+        if batch:
+            yield tuple(batch)
 
     def came(self, host_id: str, size: int, now_s: float) -> None:
         """A packet came."""

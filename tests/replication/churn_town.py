@@ -56,7 +56,7 @@ class ChurnTown(Town):
         dice = random.Random(self.dice.random())
         replica = StateReplica(self.directory / name, name, incarnation, dice, self.limits)
         replica.set_members(self.names)
-        replica.watch = self.watches[name] = RetirementWatch(self.at_least, quiet_rounds=0)
+        self.watches[name] = replica.watch
         self.views[name] = ()
         return replica
 
@@ -96,7 +96,7 @@ class ChurnTown(Town):
         """Propose what is due by what the host knows, some minutes after its start."""
         if name not in self.quiet:
             return
-        sends, found = self.hosts[name].replica.look_for_retired()
+        sends, found = self.hosts[name].replica.look_for_retired(self.at_least, quiet_rounds=0)
         self._post(name, sends)
         for due in found:
             try:

@@ -12,7 +12,6 @@ import pytest
 
 from actorgrid.actors.host.context import HostContext
 from actorgrid.actors.links.messages import CastPackets, TellMembers
-from actorgrid.actors.replication import retirement_due
 from actorgrid.actors.replication.actor import DistributedState
 from actorgrid.actors.replication.messages import (
     MembersNow,
@@ -93,6 +92,7 @@ class Hosts:
         paths.make()
         settings = Settings()
         settings.performance.min_free_bytes = 0
+        settings.state.retire_after_s = 12.0
         enrolment: Any = object()
         host = HostContext(paths, settings, name, name, incarnation, "boot", enrolment=enrolment)
         self.nodes[name] = InlineNode()
@@ -241,26 +241,23 @@ def test_a_tree_that_is_to_be_made_anew_is_made_in_slices_and_then_nothing_more_
     assert len({hosts.server(name)._replica.digest() for name in hosts.names}) == 1  # type: ignore[union-attr]
 
 
-def test_openings_that_all_members_hold_are_found_told_and_lose_their_names(
-    hosts: Hosts, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(retirement_due.RetirementWatch.__init__, "__defaults__", (3, 12))
+def test_openings_that_all_members_hold_are_found_told_and_lose_their_names(hosts: Hosts) -> None:
     for incarnation in range(2, 5):
         hosts.mutate("host-0")
         hosts.run(1.5)
         hosts.server("host-0").stop("starts again")
         hosts.start("host-0", incarnation)
-    hosts.run(4.0)
+    hosts.run(2.0)
     hosts.sides = {"host-2": 1}
     hosts.mutate("host-0")
-    hosts.run(12.0)
+    hosts.run(8.0)
     status = hosts.server("host-0").status()
     assert (status["origins"], status["retired"]["due"]) == (4, {}), "not so soon after a start"
-    hosts.run(12.0)
+    hosts.run(10.0)
     assert hosts.server("host-0").status()["retired"]["due"] == {"host-0": "blocked by host-2"}
     assert hosts.server("host-0").metrics()["state_gossip_retirements_blocked"] == 1.0 and not hosts.retired
     hosts.sides = {}
-    hosts.run(22.0)
+    hosts.run(10.0)
     [openings] = hosts.retired
     assert (openings.host_id, openings.floor, len(openings.finals)) == ("host-0", 4, 3)
     for name in hosts.names:
