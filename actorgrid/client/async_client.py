@@ -64,6 +64,7 @@ class AsyncClient(_Awaiting[Client], AsyncFunctionCalls):
         return cls(await asyncio.to_thread(partial(connect, url, token, data_dir=data_dir, **options)))
 
     run = _awaited(Client.run)
+    actor = _awaited(Client.actor)
     cancel = _awaited(Client.cancel)
     edit = _awaited(Client.edit)
     submit_job = _awaited(Client.submit_job)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import signal
 import subprocess
@@ -68,6 +69,16 @@ def test_a_name_is_of_one_actor_and_all_clients_find_it(cluster: actorgrid.Local
         assert named.on(other).get_or_create("a new one").get().result(60) == "a new one"
     with pytest.raises(BadRequest):
         Keeper.get_or_create()
+
+
+def test_handles_are_awaited_with_the_client_for_asyncio(cluster: actorgrid.LocalCluster) -> None:
+    async def use() -> tuple[Any, Any]:
+        async with await actorgrid.AsyncClient.connect(cluster.url, cluster.token) as client:
+            keeper = Keeper.options(name="awaited").on(client).create("kept")
+            found = await client.actor("awaited")
+            return await keeper.get(), await found.get()
+
+    assert asyncio.run(use()) == ("kept", "kept")
 
 
 def _get_by_name(name: str) -> Any:
