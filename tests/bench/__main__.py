@@ -30,6 +30,7 @@ PEERS = (
     "process_pool",
     "raft_peers",
     "ray",
+    "state_peers",
 )
 MODULES = (
     "actors",
@@ -56,6 +57,7 @@ MODULES = (
     "scale",
     "scheduling",
     "sessions",
+    "state_peers",
     "user_actors",
 )
 for name in MODULES:

@@ -52,7 +52,7 @@ def gossip(runs: int) -> Iterator[Figure]:
     )
     kinds = "compiled" if COMPILED else "plain Python"
     for kind, make in MIXES.items():
-        rates = [_merged(make) for _ in range(runs)]
+        rates = [joined_rate(make) for _ in range(runs)]
         note = f"{kind}, of 1,000 keys; {kinds}, no disk"
         yield Figure("deltas checked and joined", "deltas/s", rates, True, must=200_000.0, note=note)
     taken = [_taken() for _ in range(runs)]
@@ -81,20 +81,20 @@ def _fields(state: dict[str, Any], number: int, me: Replica) -> tuple[str, bytes
     return key, state.setdefault(key, ORMap()).put(me, field, number, NOW_US + number).to_bytes()
 
 
-def _registers(state: dict[str, Any], number: int, me: Replica) -> tuple[str, bytes]:
+def registers(state: dict[str, Any], number: int, me: Replica) -> tuple[str, bytes]:
     key = f"bench/{number % KEYS}"
     return key, state.setdefault(key, LWWRegister()).put(me, number, NOW_US + number).to_bytes()
 
 
 MIXES: dict[str, Callable[[dict[str, Any], int, Replica], tuple[str, bytes]]] = {
     "pn_counter": _counts,
-    "lww_register": _registers,
+    "lww_register": registers,
     "or_set of 7 elements": _members,
     "or_map of 7 fields": _fields,
 }
 
 
-def _merged(make: Callable[[dict[str, Any], int, Replica], tuple[str, bytes]]) -> float:
+def joined_rate(make: Callable[[dict[str, Any], int, Replica], tuple[str, bytes]]) -> float:
     """Deltas a second read, checked and joined into states in memory, in runs of 500."""
     state: dict[str, Any] = {}
     pairs = [make(state, number, ("here", 1)) for number in range(DELTAS)]
