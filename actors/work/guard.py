@@ -42,6 +42,8 @@ MAX_CONNECTIONS = 100_000
 END_AGAIN_S = 0.01
 END_PATIENTLY_S = 0.5
 HASTY_TRIES = 500
+LOOKS = 5
+"""A look can miss a process that forks and exits meanwhile, and nobody looks again for what was taken to be gone."""
 _DEADLINE = struct.Struct("=d")
 _REAL_TIME = 1
 
@@ -228,7 +230,7 @@ class Guard:
     def _end(self, each: _Guarded, now: float) -> None:
         """Kill what is left of some work; again until nothing is, and less often what does not die."""
         each.over = True
-        if each.record is None or not end_left(each.record):
+        if each.record is None or not end_left(each.record, LOOKS):
             if each.link is None:
                 remove_record(each.folder)
                 self._left.remove(each)

@@ -11,6 +11,7 @@ from .linux import MARK_ATTEMPT, MARK_HOST
 
 _PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 _MAX_ROUNDS = 50
+_MAX_LISTINGS = 10
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,24 +128,37 @@ def kill_descendants(pid: int) -> None:
 def find_marked(host_tag: str) -> dict[int, str]:
     """Processes of this host's work: pid to attempt or worker id, by the marks in their environment.
 
-    Sees processes of our own user (all, as root). One that changed its own memory can hide.
+    Sees processes of our own user (all, as root). One that changed its own memory can hide. One that forks and exits
+    between a listing of the processes and its turn to be read is not missed: who came meanwhile is read too, until
+    nobody new comes.
     """
     host = f"{MARK_HOST}={host_tag}".encode()
-    prefix = f"{MARK_ATTEMPT}=".encode()
     found: dict[int, str] = {}
-    for name in os.listdir("/proc"):
-        if not name.isdigit():
-            continue
-        try:
-            with open(f"/proc/{name}/environ", "rb") as file:
-                environment = file.read()
-        except OSError:
-            continue  # gone, or another user's
-        if host not in environment:
-            continue
-        entries = environment.split(b"\0")
-        if host in entries:
-            ids = [entry[len(prefix) :] for entry in entries if entry.startswith(prefix)]
-            if ids:
-                found[int(name)] = ids[0].decode("utf-8", "replace")
+    seen: set[str] = set()
+    for _ in range(_MAX_LISTINGS):
+        fresh = [name for name in os.listdir("/proc") if name.isdigit() and name not in seen]
+        if not fresh:
+            break
+        seen.update(fresh)
+        for name in fresh:
+            work_id = _marked_as(name, host)
+            if work_id is not None:
+                found[int(name)] = work_id
     return found
+
+
+def _marked_as(name: str, host: bytes) -> str | None:
+    """The id of the attempt or worker whose mark, with that of *host*, the process carries."""
+    try:
+        with open(f"/proc/{name}/environ", "rb") as file:
+            environment = file.read()
+    except OSError:
+        return None  # gone, or another user's
+    if host not in environment:
+        return None
+    prefix = f"{MARK_ATTEMPT}=".encode()
+    entries = environment.split(b"\0")
+    if host not in entries:
+        return None
+    ids = (entry.removeprefix(prefix) for entry in entries if entry.startswith(prefix))
+    return next((work_id.decode("utf-8", "replace") for work_id in ids), None)

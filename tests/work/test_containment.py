@@ -148,7 +148,7 @@ def test_a_killed_guard_is_replaced_and_told(contained: Rig, name: str, tmp_path
     os.kill(first, signal.SIGKILL)
     second = wait_for(lambda: [pid for pid in guards(contained) if pid != first], what="another guard")
     shim = contained.dir(attempt_id).shim_pid()
-    wait_for(lambda: connected(contained) >= 2, what="zygote and shim to know it")
+    wait_for(lambda: connected(contained, second[0]) >= 2, what="zygote and shim to be known to it")
     assert shim is not None
     kill_together(contained, attempt_id)
     wait_for(lambda: chains.gone(name), what="end of the chains by the other guard")
@@ -172,17 +172,23 @@ def guards(rig: Rig) -> list[int]:
     inode = next(
         (line.split()[6] for line in sockets(rig) if line.split()[5] == "01" and line.split()[3] == "00010000"), ""
     )
-    held = []
-    for pid in filter(str.isdigit, os.listdir("/proc")):
-        with suppress(OSError):
-            for fd in os.listdir(f"/proc/{pid}/fd"):
-                if inode and os.readlink(f"/proc/{pid}/fd/{fd}") == f"socket:[{inode}]":
-                    held.append(int(pid))
-    return held
+    return [int(pid) for pid in filter(str.isdigit, os.listdir("/proc")) if inode and inode in opened_sockets(pid)]
 
 
-def connected(rig: Rig) -> int:
-    return sum(1 for line in sockets(rig) if line.split()[3] != "00010000")
+def connected(rig: Rig, guard: int) -> int:
+    """How many connections that guard has taken: those of one that is dying are listed too, for a while."""
+    opened = opened_sockets(str(guard))
+    return sum(1 for line in sockets(rig) if line.split()[3] != "00010000" and line.split()[6] in opened)
+
+
+def opened_sockets(pid: str) -> set[str]:
+    """The inodes of the sockets that the process holds."""
+    found = set()
+    with suppress(OSError):
+        for fd in os.listdir(f"/proc/{pid}/fd"):
+            with suppress(OSError):
+                found.add(os.readlink(f"/proc/{pid}/fd/{fd}").removeprefix("socket:[").removesuffix("]"))
+    return found
 
 
 def sockets(rig: Rig) -> list[str]:
