@@ -48,6 +48,7 @@ def test_those_of_the_shared_state_are_played_too(capsys: pytest.CaptureFixture[
     ]
 
 
+@pytest.mark.system
 def test_figures_of_the_shared_state_are_told_and_drawn(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     pytest.importorskip("matplotlib", reason="the extra plot is not installed")
     words = ("state-figures", "--hosts", "9", "--writes", "2", "--burst", "20", "--json", "--plot")
@@ -68,6 +69,7 @@ def test_a_scenario_that_there_is_not_is_a_named_error(capsys: pytest.CaptureFix
     assert code not in (0, 1)
 
 
+@pytest.mark.system
 def test_planted_bugs_are_hunted(capsys: pytest.CaptureFixture[str]) -> None:
     code, out = run(capsys, "gossip", "--mutants", "--seeds", "60", "--json")
     assert code == 0
