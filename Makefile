@@ -15,6 +15,8 @@ endif
 endif
 PYTHON  ?= python3
 BIN     := $(VENV)/bin
+INSTALL := $(BIN)/python -m pip install --quiet --no-compile
+WANTED  := $(VENV)/wanted.json
 READY   := $(VENV)/ready
 TESTING := $(VENV)/ready-test
 LINTING := $(VENV)/ready-lint
@@ -33,25 +35,47 @@ $(BIN)/python:
 	@$(PYTHON) -c 'import ensurepip' 2>/dev/null || { echo "this python3 has no venv module (Debian/Ubuntu: apt install python3-venv python3-dev)"; exit 1; }
 	$(PYTHON) -m venv $(VENV)
 
-# Re-installs when the metadata changes, recompiles the kernels that changed; new .py files need neither. What builds
-# the kernels stays in the environment: an isolated build would fetch and unpack it anew each time.
-$(READY): $(BIN)/python pyproject.toml setup.py $(KERNELS)
-	@$(BIN)/python -c 'import tomllib; print(*tomllib.load(open("pyproject.toml", "rb"))["build-system"]["requires"], sep="\n")' >$(VENV)/build-requires
-	$(BIN)/python -m pip install --quiet --requirement $(VENV)/build-requires
-	$(BIN)/python -m pip install --quiet --no-build-isolation --editable '.[demo,nvidia]'
+# What of pyproject.toml an environment is made from. A new file where that has changed; not where a contract has.
+$(WANTED): $(BIN)/python pyproject.toml
+	@$(BIN)/python -c 'import json, tomllib; of = tomllib.load(open("pyproject.toml", "rb")); print(json.dumps([of["build-system"], of["project"], of["dependency-groups"], of["tool"]["setuptools"]]))' >$@.new
+	@if cmp -s $@ $@.new; then rm $@.new; else mv $@.new $@; fi
+
+# What builds the kernels stays in the environment: an isolated build would fetch and unpack it anew each time.
+$(VENV)/build-tools: $(WANTED)
+	@$(BIN)/python -c 'import json; print(*json.load(open("$(WANTED)"))[0]["requires"], sep="\n")' >$@.txt
+	$(INSTALL) --requirement $@.txt
+	@touch $@
+
+$(VENV)/libraries: $(WANTED)
+	@$(BIN)/python -c 'import json; of = json.load(open("$(WANTED)"))[1]; print(*of["dependencies"], *of["optional-dependencies"]["demo"], *of["optional-dependencies"]["nvidia"], sep="\n")' >$@.txt
+	$(INSTALL) --requirement $@.txt
+	@touch $@
+
+# The kernels that changed. The package itself is installed without them, as pip would compile all of them each time.
+$(VENV)/kernels: $(VENV)/build-tools setup.py $(KERNELS)
+	ACTORGRID_PURE_PYTHON=1 $(INSTALL) --no-build-isolation --no-deps --editable .
+	$(BIN)/python setup.py --quiet build_ext --inplace >$(VENV)/kernels.log
+	@touch $@
+
+# The libraries are fetched and unpacked while the kernels compile: the one waits for the network and the disk, the other
+# for processors. Hence the second make, which does two things at a time.
+$(READY): $(WANTED) setup.py $(KERNELS)
+	@$(MAKE) --no-print-directory -j 2 $(VENV)/libraries $(VENV)/kernels
 	@# An editable install compiles nothing, and where PYTHONDONTWRITEBYTECODE is set every start would compile it all.
 	@$(BIN)/python -m compileall -q -j 2 $(SOURCES)
+	@# Of the libraries, what a host loads; pip would compile all of them, numpy's tests too.
+	@$(BIN)/python -c 'from actorgrid.actors.host import boot, children; boot.preload(children.CHILDREN, of_a_cluster=True)'
 	@$(BIN)/python -c 'import actorgrid.hotpath as h; print("hot path: " + ("compiled" if h.COMPILED else "plain Python (no C compiler was found: slower, same answers)"))'
 	@touch $@
 
 # --group needs pip 25.1: newer than what comes with Python 3.11 and 3.12.
 $(TESTING): $(READY)
-	$(BIN)/python -m pip install --quiet --upgrade 'pip>=25.1'
-	$(BIN)/python -m pip install --quiet --group test
+	$(INSTALL) --upgrade 'pip>=25.1'
+	$(INSTALL) --group test
 	@touch $@
 
 $(LINTING): $(TESTING)
-	$(BIN)/python -m pip install --quiet --group lint
+	$(INSTALL) --group lint
 	@touch $@
 
 run: $(READY)

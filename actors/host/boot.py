@@ -142,7 +142,7 @@ def _run(
     title = getproctitle()
     setproctitle("actorgrid: up")
     read_token(paths.token_file)
-    _preload(specs, taken is not None)
+    preload(specs, taken is not None)
     ready_to_fork()
     gc.enable()
     try:
@@ -165,7 +165,8 @@ def _take_place(
     return enrol(paths, settings, join, say)
 
 
-def _preload(specs: Sequence[ChildSpec], of_a_cluster: bool) -> None:
+def preload(specs: Sequence[ChildSpec], of_a_cluster: bool) -> None:
+    """Load what the servers of *specs* load, and what they load only on a host of a cluster. Raises StartFailed."""
     more = _PRELOAD_OF_A_CLUSTER if of_a_cluster else ()
     load_server()
     for module in (*_PRELOAD, *more, "actorgrid.actors.host.supervisor", *(spec.module for spec in specs)):

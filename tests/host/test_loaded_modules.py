@@ -18,7 +18,7 @@ PRELOADED = """
 import json, sys
 from actorgrid.actors.host import boot, children
 specs, of_a_cluster = (children.OF_A_CLUSTER, True) if sys.argv[1] == "cluster" else (children.CHILDREN, False)
-boot._preload(specs, of_a_cluster)
+boot.preload(specs, of_a_cluster)
 print(json.dumps(sorted(sys.modules)))
 """
 NOT_ALONE = {
