@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from actorgrid.client.async_client import AsyncClient as AsyncClient
     from actorgrid.client.client import Client as Client
     from actorgrid.client.client import connect as connect
+    from actorgrid.client.environment import Environment as Environment
     from actorgrid.client.joblib_backend import register_joblib as register_joblib
     from actorgrid.client.local_cluster import LocalCluster as LocalCluster
     from actorgrid.client.task import task as task
@@ -33,6 +34,7 @@ _HOME = {
     "AsyncClient": "actorgrid.client.async_client",
     "Client": "actorgrid.client.client",
     "CurrentTask": "actorgrid.task_context",
+    "Environment": "actorgrid.client.environment",
     "FencingToken": "actorgrid.fencing",
     "LocalCluster": "actorgrid.client.local_cluster",
     "actor": "actorgrid.client.user_actors",
@@ -51,6 +53,7 @@ __all__ = [
     "AsyncClient",
     "Client",
     "CurrentTask",
+    "Environment",
     "FencingToken",
     "LocalCluster",
     "__version__",

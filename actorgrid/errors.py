@@ -12,10 +12,6 @@
     - AmbiguousKeyword
     - UnknownPolicy
     - MalformedJoinToken
-    - InvalidGraph
-      * CyclicGraph
-      * MissingProducer
-      * UnsatisfiableCost
   + ConfigError
     - MalformedConfig
     - UnknownSetting
@@ -72,7 +68,6 @@
     - DuplicateNode
     - UnknownPlacement
     - AdoptRefused
-    - AllocatorStalled
     - InvalidBlock
   + Overloaded
     - QueueFull
@@ -89,7 +84,6 @@
   + SafetyViolated
   + ActorError
     - CallTimeout
-    - ReceiveTimeout (also a TimeoutError)
     - NoSuchActor
     - ActorDown
     - InvalidChildSpec
@@ -116,6 +110,7 @@
     - MemoryLimitExceeded
     - UnpicklableResult
     - PythonMismatch
+    - EnvironmentFailed
     - DependencyFailed
     - OutsideTask
 
@@ -241,22 +236,6 @@ class UnknownPolicy(BadRequest):
 
 class MalformedJoinToken(BadRequest):
     """The text is not a join token, or a damaged one."""
-
-
-class InvalidGraph(BadRequest):
-    """A graph of steps that cannot be run as it is written."""
-
-
-class CyclicGraph(InvalidGraph):
-    """Steps of a graph wait for each other in a circle; ``details["circle"]`` names them in order."""
-
-
-class MissingProducer(InvalidGraph):
-    """A step takes from another that is not in the graph."""
-
-
-class UnsatisfiableCost(InvalidGraph):
-    """A step of a graph needs what no host could give it; ``details`` name the step and a path to it."""
 
 
 class ConfigError(ActorGridError):
@@ -524,10 +503,6 @@ class AdoptRefused(PlacementError):
     """An adopted placement does not fit what the engine holds."""
 
 
-class AllocatorStalled(PlacementError):
-    """An allocator begins nothing of a graph although nothing of it runs."""
-
-
 class InvalidBlock(PlacementError):
     """The block of device memory, or the move of one, is not this pool's, or is no longer."""
 
@@ -600,12 +575,6 @@ class ActorError(ActorGridError):
 
 class CallTimeout(ActorError):
     """No reply came in time; whether the request was carried out is unknown."""
-
-    http_status = 504
-
-
-class ReceiveTimeout(ActorError, TimeoutError):
-    """No message of the wanted kind came in time; those that came are still in the mailbox."""
 
     http_status = 504
 
@@ -753,6 +722,10 @@ class UnpicklableResult(TaskError):
 
 class PythonMismatch(TaskError):
     """Client and worker run Pythons that cannot exchange functions."""
+
+
+class EnvironmentFailed(TaskError):
+    """A Python environment that work asked for cannot be built on its host, or does not start there."""
 
 
 class DependencyFailed(TaskError):

@@ -108,8 +108,11 @@ def _of_standard_library() -> frozenset[str]:
     )
 
 
-def of_this_process(directory: bool = True) -> ImportEnvironment:
-    """Where this process is and imports from; without *directory*, only the latter."""
+def of_this_process(directory: bool = True, installed: bool = True) -> ImportEnvironment:
+    """Where this process is and imports from; without *directory*, only the latter.
+
+    Without *installed*, for a Python that has its own distributions, none of what is behind the standard library.
+    """
     try:
         here = os.getcwd()
     except OSError:
@@ -128,7 +131,7 @@ def of_this_process(directory: bool = True) -> ImportEnvironment:
         if _can_be_sent(path):
             (after if passed else before).setdefault(path)
     sent = here if directory and _can_be_sent(here) else ""
-    return ImportEnvironment(machine(), sent, tuple(before), tuple(after))
+    return ImportEnvironment(machine(), sent, tuple(before), tuple(after) if installed else ())
 
 
 def _can_be_sent(path: str) -> bool:

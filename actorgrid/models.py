@@ -320,6 +320,11 @@ class TaskRequest(Resources):
         pattern=r"^[0-9a-f]{64}$",
         description="SHA-256 of an archive that was sent to /api/working-dirs: it runs in what that holds",
     )
+    environment: str | None = Field(
+        default=None,
+        pattern=r"^[0-9a-f]{64}$",
+        description="digest that /api/environments gave: it runs in that Python environment",
+    )
     annotations: Annotations = Field(
         default_factory=dict,
         max_length=ANNOTATIONS_MAX,

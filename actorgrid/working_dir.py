@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import re
-from typing import Any
-
 VARIABLE = "ACTORGRID_WORKING_DIR"
 """In the environment of work: the directory. In that of a job's record: the SHA-256 of its archive."""
 ARCHIVE_BYTES_MAX = 60 * 2**20
@@ -14,12 +11,6 @@ FILES_MAX = 20_000
 """Files, links and folders together."""
 PATH_BYTES_MAX = 1024
 """Of a path inside of the directory."""
-_DIGEST = re.compile(r"[0-9a-f]{64}")
-
-
-def is_digest(value: Any) -> bool:
-    """Whether *value* is a SHA-256 in lower-case hexadecimal digits."""
-    return isinstance(value, str) and _DIGEST.fullmatch(value) is not None
 
 
 def leads_out(path: str, target: str) -> bool:

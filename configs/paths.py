@@ -16,6 +16,8 @@ DATA_DIR/                 0700, one host, one agent at a time
   blobs/                  payloads by SHA-256, written before the job that names them is accepted
   attempts/ATTEMPT_ID/    spec, output, status and result of one attempt (see actors/work)
   workers/WORKER_ID/      the same for a pool worker
+  environments/           0700: Python environments of work, by the SHA-256 of their specs (see
+                          actors/work/built_environments.py)
   working_dirs/           0700: working directories that came with work, by SHA-256 (see actors/work/working_dirs.py)
 RUNTIME_DIR/              0700, sockets only (an AF_UNIX path holds 107 bytes)
   boot-BOOT_ID/           actor sockets of one boot
@@ -144,6 +146,11 @@ class HostPaths:
     def workers_dir(self) -> Path:
         """One directory per pool worker."""
         return self.data_dir / "workers"
+
+    @property
+    def environments_dir(self) -> Path:
+        """The directory of the Python environments that were built for work."""
+        return self.data_dir / "environments"
 
     @property
     def working_dirs_dir(self) -> Path:

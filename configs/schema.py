@@ -264,6 +264,15 @@ class WorkSection(Section):
         ge=1,
         le=100_000,
     )
+    environments_max: int = setting(
+        32, "Python environments that are kept built; the one used longest ago goes, never one in use", ge=1, le=1000
+    )
+    environments_bytes_max: ByteCount = setting(
+        64 * 2**30, "of all of them together; as much again for what was downloaded for them", ge=2**20
+    )
+    environment_build_s: float = setting(
+        1800.0, "a build of a Python environment that takes longer is given up", live=True, ge=10, le=86_400
+    )
     rendezvous_ports: Annotated[str, AfterValidator(port_range)] = setting(
         "29500-29999",
         "where rank 0 of a gang may listen for the other members: the first and the last port; one for each gang",

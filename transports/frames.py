@@ -49,6 +49,11 @@ class FrameDecoder:
         """Bytes held of a frame that is not complete."""
         return len(self._held)
 
+    @property
+    def held(self) -> bytes:
+        """These bytes, for a decoder that goes on in place of this one."""
+        return bytes(self._held)
+
     def feed(self, data: bytes | bytearray | memoryview) -> list[list[Any]]:
         """The frames completed by *data*, in order.
 

@@ -14,6 +14,8 @@ Client to worker::
     ["cancel", task_id]                                      not started: is cancelled; running: is told so
     ["more", task_id, count]                                 of a stream: so many items more may come
     ["working_dir", digest, archive | nil]                   go there; with nil: if it is on that host. Before any task
+    ["environment", digest, spec | nil]                      go on in that Python environment, built of its spec if need
+                                                             be; with nil: if it is on that host. Before any task
     ["recall"]                                               all that have not started: only to who "answers_recalls"
 
 Worker to client::
@@ -23,6 +25,8 @@ Worker to client::
     ["refused", error]                                       instead of a welcome
     ["result", task_id, status, body]                        in the order the tasks ended
     ["working_dir", here]                                    whether it has gone there; if not, it needs the archive
+    ["environment", state, text]                             "missing": it needs the spec; "building": a line of that;
+                                                             "here": the worker runs that Python now
     ["recalled", [task_id]]                                  have not started and never will here; also while one runs
     ["output", task_id, "stdout" | "stderr", bytes]          before the result of that task
     ["item", task_id, body]                                  of a stream, before the result: as many as it was granted
@@ -45,14 +49,16 @@ from typing import Any, NamedTuple
 
 import msgpack
 
+from actorgrid.digests import is_digest
 from actorgrid.errors import ActorGridError, MalformedBody, error_from_dict
 from actorgrid.import_environment import ImportEnvironment, of_plain
 from actorgrid.task_context import SESSION_RETRIES
-from actorgrid.working_dir import is_digest
 
 from .frames import MAX_FRAME_BYTES, encode_frame
 
 PROTOCOL_VERSION = 1
+ENVIRONMENT_MISSING, ENVIRONMENT_BUILDING, ENVIRONMENT_HERE = "missing", "building", "here"
+ENVIRONMENT_STATES = (ENVIRONMENT_MISSING, ENVIRONMENT_BUILDING, ENVIRONMENT_HERE)
 OK, FAILED = 0, 1
 FN_ID_BYTES = 16
 MAX_FUNCTIONS = 256
@@ -138,6 +144,13 @@ class WorkingDirFrame(NamedTuple):
     archive: bytes | None
 
 
+class EnvironmentFrame(NamedTuple):
+    """Asks the worker to go on in a Python environment, by the SHA-256 of its spec; with the spec, to build it."""
+
+    digest: str
+    spec: bytes | None
+
+
 class ClientWelcome(NamedTuple):
     """The worker takes this client."""
 
@@ -190,6 +203,13 @@ class WorkingDirHere(NamedTuple):
     here: bool
 
 
+class EnvironmentState(NamedTuple):
+    """How far the worker is with the environment: *text* is a line of its build, or the Python that it runs now."""
+
+    state: str
+    text: str
+
+
 class Output(NamedTuple):
     """What a task printed."""
 
@@ -198,8 +218,20 @@ class Output(NamedTuple):
     data: bytes
 
 
-ClientFrame = ClientHello | Function | TaskFrame | InputValue | CancelTask | MoreItems | Recall | WorkingDirFrame
-WorkerFrame = ClientWelcome | ClientRefused | Result | Recalled | StreamItem | Output | WorkingDirHere
+ClientFrame = (
+    ClientHello
+    | Function
+    | TaskFrame
+    | InputValue
+    | CancelTask
+    | MoreItems
+    | Recall
+    | WorkingDirFrame
+    | EnvironmentFrame
+)
+WorkerFrame = (
+    ClientWelcome | ClientRefused | Result | Recalled | StreamItem | Output | WorkingDirHere | EnvironmentState
+)
 
 
 def fn_id_of(code: bytes) -> bytes:
@@ -268,6 +300,11 @@ def encode_working_dir(digest: str, archive: bytes | None = None) -> bytes:
     return encode_frame(["working_dir", digest, archive])
 
 
+def encode_environment_wanted(digest: str, spec: bytes | None = None) -> bytes:
+    """The frame that has the worker go on in a Python environment."""
+    return encode_frame(["environment", digest, spec])
+
+
 def parse_client_frame(frame: list[Any]) -> ClientFrame:
     """Read a client's frame. Raises MalformedBody on anything outside the protocol."""
     match frame:
@@ -311,6 +348,8 @@ def parse_client_frame(frame: list[Any]) -> ClientFrame:
             return Recall()
         case ["working_dir", str(digest), (None | bytes()) as archive] if is_digest(digest):
             return WorkingDirFrame(digest, archive)
+        case ["environment", str(digest), (None | bytes()) as spec] if is_digest(digest):
+            return EnvironmentFrame(digest, spec)
         case [
             "hello",
             {"version": int(version), "secret": str(secret), "python": str(python), "session": str(session), **rest},
@@ -383,6 +422,11 @@ def encode_working_dir_here(here: bool) -> bytes:
     return encode_frame(["working_dir", here])
 
 
+def encode_environment(state: str, text: str) -> bytes:
+    """The frame that says how far the worker is with an environment."""
+    return encode_frame(["environment", state, text])
+
+
 def encode_output(task_id: int, stream: str, data: bytes) -> bytes:
     """The frame of something a task printed."""
     return encode_frame(["output", task_id, stream, data])
@@ -395,6 +439,8 @@ def parse_worker_frame(frame: list[Any]) -> WorkerFrame:
             return Result(task_id, status, body)
         case ["working_dir", bool(here)]:
             return WorkingDirHere(here)
+        case ["environment", str(state), str(text)] if state in ENVIRONMENT_STATES:
+            return EnvironmentState(state, text)
         case ["recalled", list(task_ids)] if all(isinstance(task_id, int) for task_id in task_ids):
             return Recalled(task_ids)
         case ["item", int(task_id), bytes(body)]:

@@ -44,11 +44,11 @@ COMMANDS: dict[str, dict[str, tuple[str, str]]] = {
     "Work": {
         "run": ("run:command", "Run a command as a job; its output and exit status are yours."),
         "submit": ("submit:command", "Queue a Python file as a job."),
-        "dag": ("dag:command", "Plan graphs of steps (DAGs)."),
         "ps": ("jobs:ps", "List jobs."),
         "logs": ("logs:command", "Print a job's output."),
         "cancel": ("jobs:cancel", "Cancel jobs, waiting or running."),
         "edit": ("edit:command", "Change a job that waits: priority, time limit."),
+        "environments": ("environments:command", "List the Python environments that a host has built."),
         "why": ("why:command", "Why a job waits or failed, or a host is as it is, and what to do."),
         "state": ("state:command", "Read and change the shared state, which all hosts of a cluster have."),
         "lock": ("lock:command", "Run a command under a lock; see who holds what."),

@@ -15,18 +15,15 @@ from .work import request, work_options
 
 @click.command(context_settings={"allow_interspersed_args": False})
 @work_options
-@click.option("--python", "interpreter", metavar="PATH", help="Another Python than that of the active venv, else ours.")
 @host_options
 @click.argument("file", metavar="FILE.py", type=click.Path(exists=True, dir_okay=False, readable=True))
 @click.argument("arguments", metavar="[ARGS]...", nargs=-1)
 @pass_call
-def command(
-    call: CommandContext, /, file: str, arguments: tuple[str, ...], interpreter: str | None, **options: Any
-) -> None:
+def command(call: CommandContext, /, file: str, arguments: tuple[str, ...], **options: Any) -> None:
     """Queue a Python file as a job.
 
     Prints the job's id. The file is read when the job starts: it must still be there then, unless it goes along with
-    --working-dir.
+    --working-dir. It runs in the Python of the active venv, else in ours; with -r, --with or --python in another.
     """
     path = os.path.abspath(file)
     options["name"] = options["name"] or os.path.basename(path)
@@ -34,7 +31,10 @@ def command(
         path = os.path.relpath(path, options["working_dir"])
         if path.startswith(os.pardir):
             raise click.UsageError(f"{file} is not in the working directory {options['working_dir']}")
-    wanted = request(call, [interpreter or _python(), path, *arguments], **options)
+    interpreter = _python()
+    if options["requirements"] or options["packages"] or options["python"]:
+        interpreter = "python"  # of the environment, which comes first on the PATH
+    wanted = request(call, [interpreter, path, *arguments], **options)
     accepted = call.http.post("/api/jobs", wanted, repeat=True)
     if call.json:
         call.document(accepted)

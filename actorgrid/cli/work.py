@@ -19,6 +19,8 @@ from .times import length_in_seconds, seconds, seconds_above_zero
 if TYPE_CHECKING:
     from datetime import datetime
 
+    from actorgrid.client.environment import Environment
+
     from .call import CommandContext
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -166,6 +168,17 @@ _OPTIONS = [
         "--exclude", multiple=True, metavar="PATTERN", help="Of the working directory: leave this out; may be repeated."
     ),
     click.option(
+        "-r",
+        "--requirements",
+        type=click.Path(exists=True),
+        metavar="FILE",
+        help="Run in a Python environment of this requirements.txt or uv.lock, built once a host.",
+    ),
+    click.option(
+        "--with", "packages", multiple=True, metavar="PACKAGE", help="Of that environment: this too; may be repeated."
+    ),
+    click.option("--python", metavar="PYTHON", help="Of that environment: a version (3.12), or a path on the hosts."),
+    click.option(
         "--annotation",
         "annotations",
         callback=_annotations,
@@ -211,11 +224,25 @@ def request(call: CommandContext, command: list[str], stdin: bytes | None = None
     options["env"] = _environment(call, options["env"], options.pop("env_from_me"))
     options["depends_on"] = [find_job(call.http, text)["job_id"] for text in options.pop("after")]
     options["preemptible"] = not options.pop("no_preempt")
+    environment = python_environment(options)
     work: dict[str, Any] = {"command": command, **_place(call, options)}
+    if environment is not None:
+        work["environment"] = environment.send_to_door(call.http, for_functions=False)
     if stdin is not None:
         work["stdin"] = stdin
     asked = {name: value for name, value in options.items() if value is not None}
     return options_of({**asked, "durable": True}).job_request(kind="command", **work)
+
+
+def python_environment(options: dict[str, Any]) -> Environment | None:
+    """The Python environment that the options ask for, taken out of them; ``None`` where they ask for none."""
+    file, packages, python = options.pop("requirements"), options.pop("packages"), options.pop("python")
+    if file is None and not packages and not python:
+        return None
+    from actorgrid.client.environment import Environment, requirements_text
+
+    named = requirements_text(os.path.abspath(file)).splitlines() if file is not None else []
+    return Environment([*named, *packages], python=python or "")
 
 
 def _place(call: CommandContext, options: dict[str, Any]) -> dict[str, str]:

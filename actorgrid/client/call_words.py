@@ -12,7 +12,10 @@ from concurrent.futures import Future
 from typing import TYPE_CHECKING, Any, TypeAlias, TypedDict
 
 if TYPE_CHECKING:
+    import os
     from datetime import datetime
+
+    from .environment import Environment
 
 Later: TypeAlias = Future[Any] | Collection[Future[Any]] | Mapping[Any, Future[Any]]
 """An argument that stands for a value, or holds some that do. Which they will be is not checked."""
@@ -35,7 +38,8 @@ class _Words(TypedDict, total=False):
     gang: int
     spread: bool
     pool: str | None
-    env: Mapping[str, str] | None
+    env: Mapping[str, str] | Environment | str | os.PathLike[str] | Sequence[str] | None
+    python: str | None
     annotations: Mapping[str, str] | None
     name: str | None
     depends_on: Sequence[Any]

@@ -35,6 +35,7 @@ if TYPE_CHECKING:
 
     from .actor_handles import ActorHandle
     from .durable import DurableJobs
+    from .environment import Environment, Packages
     from .futures import JobFuture, LazyFuture
     from .locks import HeldLocks, Lock, LockTerms, OnLost
     from .session import Session
@@ -89,6 +90,8 @@ class Client(ClusterViewClient, FunctionCalls):
         balancing: str | None = None,
         working_dir: str | os.PathLike[str] | None = None,
         exclude: Sequence[str] = (),
+        env: Environment | Packages | None = None,
+        python: str | None = None,
     ) -> None:
         """*keep_alive_s*: how long an idle worker is kept leased. *stream_output*: show what session tasks print.
 
@@ -100,7 +103,10 @@ class Client(ClusterViewClient, FunctionCalls):
 
         *working_dir*: a directory that work finds as its own: session tasks on this machine go to the directory itself,
         all other work runs in what was sent of it at the first need, without what matches *exclude*
-        (docs/what_work_gets.md). Raises BadRequest.
+        (docs/what_work_gets.md).
+
+        *env*, *python*: the Python environment of all work that does not say another (docs/environments.md). Raises
+        BadRequest.
         """
         if balancing is not None:
             balancing_policy(balancing)
@@ -117,6 +123,11 @@ class Client(ClusterViewClient, FunctionCalls):
             self._working_dir = WorkingDir(working_dir, exclude)
         elif exclude:
             raise BadRequest("exclude is about a working directory", hint="say working_dir='.' as well")
+        self._environment: Environment | None = None
+        if env is not None or python is not None:
+            from .environment import environment_from
+
+            self._environment = environment_from(env, python)
         self._closed = False
         self._shut = False  # takes nothing more, and closes when what it has is done
         self._of_parents: list[object] = []
@@ -136,6 +147,8 @@ class Client(ClusterViewClient, FunctionCalls):
         self._of_parents += [self._session, self._durable, self._holds]
         if self._working_dir is not None:
             self._working_dir.after_fork()
+        if self._environment is not None:
+            self._environment.after_fork()
         self._begin()
 
     @property
@@ -164,6 +177,9 @@ class Client(ClusterViewClient, FunctionCalls):
             raise BadRequest("a session task is no gang", asked=f"gang={options.gang}", hint="say durable=True as well")
         from .pickling import arguments, function_code
 
+        environment = options.environment or self._environment
+        if environment is not None:
+            environment.spec()  # what is wrong with it is said here
         code = function_code(fn)
         if options.name is not None:
             code = code._replace(name=options.name)
@@ -193,10 +209,12 @@ class Client(ClusterViewClient, FunctionCalls):
                 hint='client.run(["sh", "-c", "..."]) for a shell',
             )
         chosen = options_of({**options, "timeout": timeout})
+        environment = chosen.environment or self._environment
         sent = self._working_dir.send_to_door(self.http) if self._working_dir is not None and cwd is None else None
         job_id = self.submit_job(
             stdin=stdin,
             working_dir=sent,
+            environment=None if environment is None else environment.send_to_door(self.http, for_functions=False),
             cwd=None if cwd is None else os.path.abspath(cwd),
             **chosen.job_request(kind="command", command=[str(word) for word in command]),
         )["job_id"]
@@ -463,6 +481,7 @@ class Client(ClusterViewClient, FunctionCalls):
                     nested_wait_s=self._nested_wait_s,
                     balancing=self._balancing,
                     working_dir=self._working_dir,
+                    environment=self._environment,
                 )
                 when_dropped(self, self._session.finish)
             return self._session
@@ -474,7 +493,7 @@ class Client(ClusterViewClient, FunctionCalls):
         with self._lock:
             self._usable()
             if self._durable is None:
-                self._durable = DurableJobs(self.http, self._working_dir)
+                self._durable = DurableJobs(self.http, self._working_dir, self._environment)
                 when_dropped(self, self._durable.finish)
             return self._durable
 

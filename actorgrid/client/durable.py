@@ -29,6 +29,7 @@ from actorgrid.errors import (
 from actorgrid.transports.remote_exceptions import raised_by_task
 from actorgrid.transports.task_frames import decode_result
 
+from .environment import Environment
 from .futures import JobFuture
 from .http import AdminHttp, segment
 from .nested import never_starts
@@ -49,8 +50,11 @@ SWEEP_JOBS = 50
 class DurableJobs:
     """The function jobs of one client, from submit to result."""
 
-    def __init__(self, http: AdminHttp, working_dir: WorkingDir | None = None) -> None:
+    def __init__(
+        self, http: AdminHttp, working_dir: WorkingDir | None = None, environment: Environment | None = None
+    ) -> None:
         self._http = http
+        self._environment = environment
         self._working_dir = working_dir
         self._lock = threading.Lock()
         self._unsent: queue.Queue[tuple[dict[str, Any], JobFuture[Any]] | None] = queue.Queue(MAX_UNSENT)
@@ -67,11 +71,14 @@ class DurableJobs:
         """Queue one job; it goes out with others within a few milliseconds. Waits while 10,000 are unsent."""
         # With a directory of its own a job runs in what was sent, on this machine, too: it may run again much later.
         sent = self._working_dir
-        payload, inputs = job_payload(fn, args, kwargs, directory=sent is None)
+        environment = options.environment or self._environment
+        payload, inputs = job_payload(fn, args, kwargs, directory=sent is None, installed=environment is None)
         name = options.name or str(getattr(fn, "__name__", type(fn).__name__))
         request = options.job_request(inputs, kind="function", payload=payload, python=PYTHON, name=name)
         if sent is not None:
             request["working_dir"] = sent.send_to_door(self._http)
+        if environment is not None:
+            request["environment"] = environment.send_to_door(self._http)
         job_id = request["task_id"]
         future: JobFuture[Any] = JobFuture(job_id, name, self._cancel, self._never_starts)
         with self._lock:

@@ -11,19 +11,23 @@ from actorgrid.amounts import unclear_memory
 from actorgrid.balancing.targets import MAX_KEY_CHARS, balancing_policy
 from actorgrid.configs.balancing_policy import BalancingPolicy
 from actorgrid.errors import BadRequest
+from actorgrid.python_environment import VARIABLE as ENVIRONMENT_VARIABLE
 from actorgrid.task_context import LENT_CPU_MILLI, SESSION_RETRIES
 
 from .user import user_name
 
 if TYPE_CHECKING:
+    import os
     from datetime import datetime
+
+    from .environment import Environment
 
 WORKER_LOSSES = SESSION_RETRIES
 JOB_NAME_MAX = 200
 MAX_CHECKED_OPTIONS = 256
 _IN_BODY = {"gpu_memory": "gpu_memory_bytes", "memory": "memory_bytes", "timeout": "max_execution_time_s"}
 """What the body calls by another name: it has units in its names."""
-_NOT_IN_BODY = ("durable", "shape", "balancing", "affinity")
+_NOT_IN_BODY = ("durable", "shape", "balancing", "affinity", "environment", "python")
 
 
 def _body(asked: Mapping[str, Any]) -> dict[str, Any]:
@@ -58,18 +62,24 @@ class WorkerShape(NamedTuple):
     gpu_models: tuple[str, ...] = ()
     gpu_affinity: tuple[str, ...] = ()
     env: tuple[tuple[str, str], ...] = ()
+    environment: Environment | None = None
 
     @property
     def pool_name(self) -> str:
         """The pool of its workers, as the host chooses it."""
         return "gpu_compute" if self.gpus else self.pool or "general"
 
-    def lease_request(self, python: str, wait_s: float, lease_id: str, lent_cpus: float = 0.0) -> dict[str, Any]:
+    def lease_request(
+        self, python: str, wait_s: float, lease_id: str, lent_cpus: float = 0.0, environment: str = ""
+    ) -> dict[str, Any]:
         """The body of a lease request; asked again with the same id it gives the same lease.
 
         *lent_cpus* are held already, by the task that waits for what will run there, and are not asked for again.
+        *environment*: the digest of the Python environment that its worker is to be of, and then of no other.
         """
         env, lent_cpus = dict(self.env), min(self.cpus, lent_cpus)
+        if environment:
+            env[ENVIRONMENT_VARIABLE], python = environment, ""
         if lent_cpus:
             env[LENT_CPU_MILLI] = str(round(lent_cpus * 1000))
             env.setdefault("OMP_NUM_THREADS", str(max(1, int(self.cpus))))
@@ -95,7 +105,9 @@ class TaskOptions:
       elsewhere; jobs only
     * ``gang``: so many members that start together or not at all, each with these resources and its rank in ``RANK``;
       ``spread``: each on a host of its own; jobs only. The value of a function is that of rank 0
-    * ``pool``: ``gpu_compute``, ``cpu_intensive``, ``io_bound`` or ``general``; ``env``: environment variables
+    * ``pool``: ``gpu_compute``, ``cpu_intensive``, ``io_bound`` or ``general``
+    * ``env``: environment variables; or a Python environment that is built on its host: the path of a requirements file
+      or a ``uv.lock``, a list of requirements, an ``actorgrid.Environment``. ``python``: the version that it is of
     * ``annotations``: what to note about a job, texts by name (64, 4,096 bytes in all); jobs only
     * ``durable``: a job, accepted when it is on disk, which survives the client; else a session task
     * ``balancing``: which of the session's workers gets the task, if several have room: ``least_loaded``,
@@ -121,7 +133,8 @@ class TaskOptions:
     gang: int = 1
     spread: bool = False
     pool: str | None = None
-    env: Mapping[str, str] | None = None
+    env: Mapping[str, str] | Environment | str | os.PathLike[str] | Sequence[str] | None = None
+    python: str | None = None
     annotations: Mapping[str, str] | None = None
     durable: bool = False
     name: str | None = None
@@ -129,8 +142,15 @@ class TaskOptions:
     balancing: str | None = None
     affinity: str = ""
     shape: WorkerShape = field(init=False, compare=False, repr=False)
+    environment: Environment | None = field(init=False, compare=False, repr=False, default=None)
 
     def __post_init__(self) -> None:
+        if self.python or not (self.env is None or isinstance(self.env, Mapping)):
+            from .environment import environment_from
+
+            environment = environment_from(self.env, self.python)
+            object.__setattr__(self, "environment", environment)
+        variables = self.variables
         if not 0 <= self.priority <= 100:
             raise BadRequest("a priority is from 0 to 100", asked=str(self.priority))
         if self.timeout is not None and not 0 < self.timeout < 1e9:
@@ -158,9 +178,22 @@ class TaskOptions:
             self.pool,
             tuple(self.gpu_models),
             tuple(self.gpu_affinity),
-            tuple(sorted(self.env.items())) if self.env else (),
+            tuple(sorted(variables.items())) if variables else (),
+            self.environment,
         )
         object.__setattr__(self, "shape", shape)
+
+    @property
+    def variables(self) -> Mapping[str, str]:
+        """The environment variables that were asked for."""
+        if self.environment is not None:
+            return self.environment.variables
+        return self.env if isinstance(self.env, Mapping) else {}
+
+    def with_variables(self, **further: str) -> TaskOptions:
+        """The same options with further environment variables."""
+        variables = {**self.variables, **further}
+        return replace(self, env=variables if self.environment is None else self.environment.with_variables(variables))
 
     def _check_balancing(self) -> None:
         if self.durable:
@@ -199,7 +232,7 @@ class TaskOptions:
         Its id is made here, so that sent twice it is one job.
         """
         after = [str(getattr(item, "job_id", item)) for item in self.depends_on]
-        asked = {name: getattr(self, name) for name in OPTION_NAMES}
+        asked = {name: getattr(self, name) for name in OPTION_NAMES} | {"env": self.variables or None}
         return {
             "task_id": uuid.uuid4().hex,
             "user_id": user_name(),
@@ -220,7 +253,7 @@ class TaskOptions:
 
 
 DEFAULTS = TaskOptions()
-OPTION_NAMES = tuple(name for name in TaskOptions.__dataclass_fields__ if name != "shape")
+OPTION_NAMES = tuple(name for name, each in TaskOptions.__dataclass_fields__.items() if each.init)
 
 
 _checked: dict[tuple[tuple[str, Any], ...], TaskOptions] = {}

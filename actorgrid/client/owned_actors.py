@@ -96,8 +96,8 @@ class OwnedActor:
     def begin(self) -> None:
         """Begin the next incarnation. Raises what submitting raises."""
         self._incarnation += 1
-        env = {**(self._options.env or {}), MARK: mark(self.reference.actor_id, self._incarnation)}
-        options = self._options.changed(env=env, retries=0, name=self.reference.class_name)
+        marked = self._options.with_variables(**{MARK: mark(self.reference.actor_id, self._incarnation)})
+        options = marked.changed(retries=0, name=self.reference.class_name)
         code = FunctionCode(fn_id_of(_BEGIN), _BEGIN, self.reference.class_name, f"actor {self.reference.class_name}")
         self._began = time.monotonic()
         future = self._session.submit(code, self._args, options, self._inputs, _CameUp(self))

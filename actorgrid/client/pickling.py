@@ -161,15 +161,16 @@ def _plain_but_for_futures(values: Iterable[Any]) -> bool:
 
 
 def job_payload(
-    fn: Any, args: tuple[Any, ...], kwargs: dict[str, Any], directory: bool = True
+    fn: Any, args: tuple[Any, ...], kwargs: dict[str, Any], directory: bool = True, installed: bool = True
 ) -> tuple[bytes, list[str]]:
     """``(fn, args, kwargs)`` with references to other jobs' results, and the ids of those jobs.
 
-    Behind it stands from where this process imports, for a worker on this machine, and with *directory* where it is.
+    Behind it stands from where this process imports, for a worker on this machine, and with *directory* where it is;
+    without *installed* not its distributions, as the worker has others.
     """
     jobs: dict[str, None] = {}
     payload = dumps(_JobCall(fn, args, kwargs), "the function and its arguments", jobs)
-    return _bounded(with_environment(payload, of_this_process(directory))), list(jobs)
+    return _bounded(with_environment(payload, of_this_process(directory, installed))), list(jobs)
 
 
 class _JobCall(NamedTuple):

@@ -26,6 +26,7 @@ from actorgrid.errors import (
     ActorError,
     ActorGridError,
     BadRequest,
+    EnvironmentFailed,
     HostUnreachable,
     NotFound,
     NotSupported,
@@ -44,6 +45,8 @@ from actorgrid.transports.frames import FrameDecoder
 from actorgrid.transports.task_frames import ClientRefused, ClientWelcome, encode_hello, parse_worker_frame
 
 from .dispatcher import Dispatcher
+from .environment import Environment
+from .environment_entry import EnvironmentEntry
 from .futures import LazyFuture, TaskFuture
 from .http import AdminHttp, segment
 from .lanes import Lane
@@ -85,8 +88,10 @@ class Session:
         nested_wait_s: float | None = NESTED_WAIT_S,
         balancing: str | None = None,
         working_dir: WorkingDir | None = None,
+        environment: Environment | None = None,
     ) -> None:
         self._http = http
+        self._environment = environment
         self._working_dir = working_dir
         self._patience_s = nested_wait_s if nested_wait_s is not None and inside_work() else math.inf
         self._keep_alive_s = keep_alive_s
@@ -202,12 +207,13 @@ class Session:
             while not self._stop.is_set():
                 session_id = ""
                 try:
-                    session_id = self._open()
+                    environment = self._environment_of(lane)
+                    session_id = self._open("" if environment else PYTHON)
                     left_s = max(0.0, started + self._patience_s - time.monotonic())
                     wait_s = min(FIRST_LEASE_WAIT_S, left_s) if first else GROWTH_WAIT_S
                     grant = self._http.post(
                         f"/api/sessions/{segment(session_id)}/leases",
-                        lane.shape.lease_request(PYTHON, wait_s, lease_id),
+                        lane.shape.lease_request(PYTHON, wait_s, lease_id, environment=environment),
                         timeout_s=FIRST_LEASE_WAIT_S + WELCOME_TIMEOUT_S,
                     )
                     self._join(lane, grant, session_id)
@@ -216,7 +222,7 @@ class Session:
                     self._session_lost(session_id)
                     lease_id = self._ask_for(lease_id)
                     continue
-                except (BadRequest, WrongToken, PythonMismatch, NotSupported) as error:
+                except (BadRequest, WrongToken, PythonMismatch, EnvironmentFailed, NotSupported) as error:
                     self._dispatcher.no_lease(lane, GROWTH_QUIET_S, None if lane.links else error)
                     return
                 except Overloaded as error:
@@ -254,8 +260,9 @@ class Session:
     def _borrow(self, lane: Lane, cpus: float) -> None:
         lease_id, session_id = self._ask_for(None), ""
         try:
-            session_id = self._open()
-            request = lane.shape.lease_request(PYTHON, GROWTH_WAIT_S, lease_id, cpus)
+            environment = self._environment_of(lane)
+            session_id = self._open("" if environment else PYTHON)
+            request = lane.shape.lease_request(PYTHON, GROWTH_WAIT_S, lease_id, cpus, environment)
             grant = self._http.post(
                 f"/api/sessions/{segment(session_id)}/leases", request, timeout_s=FIRST_LEASE_WAIT_S + WELCOME_TIMEOUT_S
             )
@@ -285,8 +292,10 @@ class Session:
             sock.settimeout(WELCOME_TIMEOUT_S)
             sock.connect(str(grant["socket_path"]))
             said_s = time.monotonic()
-            here = of_this_process() if self._working_dir is None else self._working_dir.environment()
-            sock.sendall(encode_hello(str(grant["secret"]), PYTHON, session_id, here))
+            environment = lane.shape.environment or self._environment
+            sent, plain = self._working_dir, environment is None
+            here = of_this_process(installed=plain) if sent is None else sent.environment(plain)
+            sock.sendall(encode_hello(str(grant["secret"]), PYTHON if plain else "", session_id, here))
             decoder = FrameDecoder()
             frames: list[list[Any]] = []
             while not frames:
@@ -300,6 +309,8 @@ class Session:
                 raise answer.error
             if not isinstance(answer, ClientWelcome):
                 raise PeerRefused("the leased worker did not say welcome", found=str(frames[0][0]))
+            if environment is not None:
+                self._enter(environment, answer.worker_id, sock, decoder)
             if answer.elsewhere and self._working_dir is not None:
                 self._working_dir.send_to_worker(sock, decoder)
         except OSError as error:
@@ -325,6 +336,21 @@ class Session:
         token = (int(grant["token"][0]), int(grant["token"][1]))
         can = answer.numbers_attempts, on_loan, answer.answers_recalls, answer.takes_values, answer.takes_about
         self._dispatcher.add(lane, lease_id, answer.worker_id, sock, decoder, travel_s, token, *can)
+
+    def _environment_of(self, lane: Lane) -> str:
+        """The digest of the environment that the workers of a lane are of; empty where they are the host's."""
+        environment = lane.shape.environment or self._environment
+        return "" if environment is None else environment.spec().digest
+
+    def _enter(self, environment: Environment, worker_id: str, sock: socket.socket, decoder: FrameDecoder) -> None:
+        """Have a worker enter the environment; what a build says is shown as output is."""
+        printer = self._printer
+
+        def show(line: str) -> None:
+            if printer is not None:
+                printer.put("environment", worker_id, "stderr", line.encode())
+
+        EnvironmentEntry(environment.spec()).enter(sock, decoder, show, self._stop.is_set)
 
     def _return_leases(self) -> None:
         while (given_back := self._returns.get()) is not None:
@@ -362,10 +388,11 @@ class Session:
 
     # -- the session
 
-    def _open(self) -> str:
+    def _open(self, python: str) -> str:
+        """The session's id. *python*: ours, which workers have to have; empty where they are of another environment."""
         with self._lock:
             if not self._id:
-                opened = self._http.post("/api/sessions", {"user_id": user_name(), "python": PYTHON}, repeat=True)
+                opened = self._http.post("/api/sessions", {"user_id": user_name(), "python": python}, repeat=True)
                 self._id = str(opened["session_id"])
                 self._renew_s = float(opened.get("renew_s", 2.0))
                 self._dispatcher.pool_balancing = _policies(opened.get("balancing"))

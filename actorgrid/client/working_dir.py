@@ -50,9 +50,9 @@ class WorkingDir:
                 self._packed = pack(self.folder, self._exclude)
             return self._packed
 
-    def environment(self) -> ImportEnvironment:
-        """Where workers on this machine go: the directory itself, and first on the path."""
-        here = of_this_process()
+    def environment(self, installed: bool = True) -> ImportEnvironment:
+        """Where workers on this machine go: the directory itself, and first on the path. *installed*: as there."""
+        here = of_this_process(installed=installed)
         return here._replace(directory=self.folder, before=tuple(dict.fromkeys((self.folder, *here.before))))
 
     def send_to_door(self, http: AdminHttp) -> str:

@@ -24,6 +24,7 @@ from actorgrid.actors.ledger.query_answers import (
     QuotaRecords,
     SettingValues,
 )
+from actorgrid.actors.ledger.record_checks import JOB_FILES
 from actorgrid.actors.ledger.record_types import JobRecord
 from actorgrid.actors.ledger.state import Ledger
 from actorgrid.actors.ledger.tables.jobs import FINAL, QUEUED
@@ -35,7 +36,6 @@ LIST_MAX = 10_000
 LIST_DEFAULT = 100
 EVENTS_DEFAULT = 1_000
 COUNTED_MAX = 1_000
-PAYLOADS = ("payload_digest", "stdin_digest")
 NAMES_MAX = 1_000
 SLICE = 1_000
 
@@ -95,7 +95,7 @@ class Queries:
         limit = max(1, min(int(args.get("limit") or EVENTS_DEFAULT), LIST_MAX))
         digests: dict[str, None] = {}
         last = None
-        for count, (job_id, named) in enumerate(self._ledger.jobs.own_fields(PAYLOADS, is_live, args.get("behind"))):
+        for count, (job_id, named) in enumerate(self._ledger.jobs.own_fields(JOB_FILES, is_live, args.get("behind"))):
             if count == limit:
                 return {"digests": list(digests), "next": last}
             last = job_id
@@ -111,7 +111,7 @@ class Queries:
         if max(map(len, wanted.values())) > NAMES_MAX:
             raise BadRequest("too many names at once", asked=str(max(map(len, wanted.values()))), found=f"{NAMES_MAX}")
         used: dict[str, set[str]] = {kind: set() for kind in wanted}
-        names = ("depends_on", *PAYLOADS)
+        names = ("depends_on", *JOB_FILES)
         for count, (_, (depends_on, *named)) in enumerate(self._ledger.jobs.own_fields(names, is_live)):
             used["digests"].update(wanted["digests"].intersection(named))
             used["job_ids"].update(wanted["job_ids"].intersection(depends_on or ()))

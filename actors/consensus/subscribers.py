@@ -13,6 +13,7 @@ from time import time
 
 from actorgrid.actors.ledger.messages import Applied, JobsWanted
 from actorgrid.actors.ledger.outcome import Change, Outcome
+from actorgrid.actors.ledger.record_checks import JOB_FILES
 from actorgrid.actors.ledger.tables.jobs import QUEUED
 from actorgrid.supervisors.server import Server
 
@@ -31,8 +32,7 @@ TOLD_OF_WAITING = (
     "cancel_requested",
     "error",
     "attempts",
-    "payload_digest",
-    "stdin_digest",
+    *JOB_FILES,
 )
 """Of a job that waits for its first attempt, told to who keeps no queue: a batch of 1,000 whole ones is megabytes."""
 TOGETHER_MAX = 256

@@ -119,7 +119,7 @@ def job_checks(request: TaskRequest, where: str = "") -> None:
             hint="say how many members with gang (--gang N)",
             field=f"{where}spread",
         )
-    if request.kind == "function":
+    if request.kind == "function" and request.environment is None:
         check_python(request.python)
     if request.task_id in request.depends_on:
         raise MalformedBody(

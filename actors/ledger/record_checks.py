@@ -12,6 +12,7 @@ from actorgrid.actors.ledger.record_types import (
     ResourcesRecord,
 )
 from actorgrid.actors.ledger.trust_records import BundleRecord
+from actorgrid.digests import is_digest
 from actorgrid.sizes import ANNOTATION_BYTES_MAX, ANNOTATIONS_MAX
 
 from .field_checks import (
@@ -114,11 +115,14 @@ _JOB_MAY: dict[str, Check] = {
     "grace_s": is_grace,
     "submitted_at": is_number,
     "annotations": _is_annotations,
+    "environment": is_digest,
 }
-JOB_FIELDS_SINCE: dict[str, int] = {"annotations": 3}
+JOB_FIELDS_SINCE: dict[str, int] = {"annotations": 3, "environment": 7}
 """The version that a field of ``_JOB_MAY`` came with, where that is not 1: a command with such a job carries it. A
 record has it only where it was given. In entries of a lower version it is kept as it is, as the hosts of then did, and
 may be anything."""
+JOB_FILES = ("payload_digest", "stdin_digest", "environment")
+"""The fields of a job that name files by their digests: kept, spread and brought for as long as the job lives."""
 _JOIN_TOKEN: dict[str, Check] = {
     "id": is_id,
     "cluster_id": is_id,

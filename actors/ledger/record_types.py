@@ -233,6 +233,8 @@ class JobRecord(TypedDict):
     """Its attempts: the first, and the latest 49."""
     annotations: NotRequired[dict[str, str]]
     """What its submitter noted about it."""
+    environment: NotRequired[str]
+    """SHA-256 of the spec of its Python environment, in hex."""
     taken: NotRequired[int]
     """The attempt whose late success is the job's."""
 

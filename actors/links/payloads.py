@@ -2,16 +2,16 @@
 
 A job's payloads are on a majority of the voters when it is accepted. Voters change, and a majority of the new ones has
 to have them too, or the loss of the old ones would lose the job: who becomes a voter looks for what it lacks.
-Decisions only: whether a file is there, and bringing it, is for others. Bound: two digests a live job.
+Decisions only: whether a file is there, and bringing it, is for others. Bound: three digests a live job.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 
+from actorgrid.actors.ledger.record_checks import JOB_FILES
 from actorgrid.actors.ledger.record_types import JobRecord
 
-FIELDS = ("payload_digest", "stdin_digest")
 LOOKS_MAX = 256
 """Digests looked at in one round."""
 
@@ -43,7 +43,7 @@ class Payloads:
 
     def job(self, job: JobRecord) -> None:
         """Add the payloads of a job that was accepted."""
-        for field in FIELDS:
+        for field in JOB_FILES:
             if job.get(field):
                 self._due[str(job.get(field))] = None
 

@@ -17,6 +17,7 @@ from actorgrid.supervisors.server import Server
 from .attempt_dir import AttemptDir
 from .environment import device_variables, work_environment
 from .gang_environment import launcher_variables, rank_variables
+from .python_environment_spec import asked_of, enter_environment, environment_of_job, environments_in
 from .shim_link import SPEC_VERSION
 from .working_dir_spec import with_working_dir
 
@@ -81,6 +82,12 @@ def attempt_spec(
         "control_path": str(own_socket) if served_by is None else served_by.control_path,
         "guard_path": str(guard_path(paths.work_sockets_dir, host_tag)),
     }
+    environment = environment_of_job(job)
+    if environment:
+        spec["environment"] = asked_of(environment, paths, settings)
+        built = environments_in(spec["environment"]).found(environment)
+        if built is not None:
+            enter_environment(built, spec["env"])
     if served_by is not None:
         spec["served_by"] = served_by.worker_id
     if kind == "function":

@@ -60,6 +60,7 @@ from .outcomes import (
     retry_delay_s,
 )
 from .process_tree import send
+from .python_environment_spec import environments_in, limits_of
 from .shim_link import ShimLink
 from .standing import STANDING_S, StandingAttempts
 from .zygote_link import ZygoteLink
@@ -479,7 +480,9 @@ class HostAttempts:
         """The worker that is to serve an attempt; None when it needs a process of its own."""
         if self._server.host.settings.work.calls_per_process <= 1:
             return None
-        key = key_of(job, allocation, self._server.host.paths.blobs_dir)
+        paths = self._server.host.paths
+        built = environments_in(limits_of(paths, self._server.host.settings))
+        key = key_of(job, allocation, paths.blobs_dir, lambda digest: built.found(digest) is not None)
         return None if key is None else await self.functions.take(key)
 
     def _start_by(self) -> float:

@@ -117,6 +117,15 @@ def with_own_commands(path: str, folder: str = os.path.dirname(sys.executable)) 
     return path if folder in known or not os.path.exists(os.path.join(folder, "actorgrid")) else f"{path}:{folder}"
 
 
+def use_environment(environment: dict[str, str]) -> None:
+    """Make *environment* the process's own, and let PYTHONPATH in it count as it would have at start."""
+    os.environ.clear()
+    os.environ.update(environment)
+    for entry in reversed(environment.get("PYTHONPATH", "").split(os.pathsep)):
+        if entry and entry not in sys.path:
+            sys.path.insert(0, entry)
+
+
 def enforcement(
     host_devices: Iterable[DeviceRecord], granted: Iterable[str], gpu_milli: int, gpu_memory_mib: int
 ) -> str:

@@ -30,8 +30,9 @@ from actorgrid.import_environment import in_site_folder
 from actorgrid.transports.frames import FrameDecoder, encode_frame
 
 from . import function_job
+from .environment import use_environment
 from .linux import MARK_HOST, mark
-from .worker import EXIT_TOO_LATE, use_environment
+from .worker import EXIT_TOO_LATE
 
 READ_BYTES = 256 * 1024
 MODULES_MAX = 256

@@ -25,6 +25,7 @@ from .attempt_dir import AttemptDir
 from .attempt_specs import ServedBy, standby_spec
 from .environment import work_environment
 from .frame_link import FrameLink
+from .python_environment_spec import asked_of, environment_of_job
 from .shim_link import MAX_FRAME, connected_stream
 from .zygote_link import ZygoteLink
 
@@ -46,10 +47,17 @@ class FunctionKey:
     env: tuple[tuple[str, str], ...]
     imports: ImportEnvironment | None
     """Where their client imports from: two modules of one name, from two places, are not one."""
+    environment: str = ""
+    """The digest of their Python environment."""
 
 
-def key_of(job: JobRecord, allocation: AllocationRecord, blobs_dir: Path) -> FunctionKey | None:
-    """What a worker must have in common with *job* to serve it; None when that needs a process of its own."""
+def key_of(
+    job: JobRecord, allocation: AllocationRecord, blobs_dir: Path, is_built: Callable[[str], bool]
+) -> FunctionKey | None:
+    """What a worker must have in common with *job* to serve it; None when that needs a process of its own.
+
+    *is_built*: whether the Python environment of that digest is on this host; one is built by a process of its own.
+    """
     resources = job["resources"]
     alone = (
         job.get("kind") != "function"
@@ -59,14 +67,16 @@ def key_of(job: JobRecord, allocation: AllocationRecord, blobs_dir: Path) -> Fun
         or resources.get("memory_mib", 0)
         or job.get("stdin_digest")
     )
-    if alone:
+    environment = environment_of_job(job)
+    if alone or (environment and not is_built(environment)):
         return None
     env = tuple(sorted((job.get("env") or {}).items()))
     try:
         imports = environment_of(_tail(blobs_dir / str(job["payload_digest"])))
     except OSError:
         return None  # it is not there; why, the process that is to run it finds out
-    return FunctionKey(job["user_id"], str(job.get("pool") or ""), int(resources.get("cpu_milli", 0)), env, imports)
+    cpu_milli = int(resources.get("cpu_milli", 0))
+    return FunctionKey(job["user_id"], str(job.get("pool") or ""), cpu_milli, env, imports, environment)
 
 
 def _tail(payload: Path) -> bytes:
@@ -260,7 +270,9 @@ class FunctionWorkers:
             os.environ, dict(key.env), {}, host_tag=self._tag, work_id=worker_id, cpu_milli=key.cpu_milli
         )
         title = f"actorgrid: worker {key.pool or 'general'} functions"
+        asked = asked_of(key.environment, host.paths, host.settings) if key.environment else None
         return {
+            "environment": asked,
             **standby_spec(self._server, self._tag, "functions", worker_id, title, env),
             "attempts_dir": str(host.paths.attempts_dir),
             "calls_max": host.settings.work.calls_per_process,

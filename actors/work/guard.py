@@ -51,8 +51,11 @@ _REAL_TIME = 1
 class SharedDeadline:
     """A deadline on CLOCK_BOOTTIME that one process sets and others read, without a word between them."""
 
-    def __init__(self, fd: int | None = None, *, inherited: bool = False) -> None:
-        """New, or that of another process behind *fd*; *inherited*: our forked children see it too."""
+    def __init__(self, fd: int | None = None, *, inherited: bool = False, keep: bool = False) -> None:
+        """New, or that of another process behind *fd*, which is closed here unless it is to be kept (*keep*).
+
+        *inherited*: our forked children see it too.
+        """
         self.fd = os.memfd_create("deadline", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING) if fd is None else fd
         if fd is None:
             os.ftruncate(self.fd, mmap.PAGESIZE)
@@ -61,7 +64,7 @@ class SharedDeadline:
             os.close(fd)
             raise OSError("the memory of a deadline may shrink")  # to read past its end would be a fatal signal
         self._memory = mmap.mmap(self.fd, mmap.PAGESIZE)  # which keeps a descriptor of its own
-        if fd is not None:
+        if fd is not None and not keep:
             os.close(fd)
             self.fd = -1
         if not inherited:

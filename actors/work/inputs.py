@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from actorgrid.actors.ledger.record_checks import JOB_FILES
 from actorgrid.actors.ledger.record_types import JobRecord
 from actorgrid.errors import (
     ActorError,
@@ -42,7 +43,7 @@ class Inputs:
         Raises NotFound, HostUnreachable and the like when what is needed is on hosts that do not answer, and
         DependencyFailed when it is nowhere any more.
         """
-        digests = tuple(str(job[name]) for name in ("payload_digest", "stdin_digest") if job.get(name))
+        digests = tuple(str(job.get(name)) for name in JOB_FILES if job.get(name))
         blobs_dir: Path = self._server.host.paths.blobs_dir
         missing = tuple(digest for digest in digests if not (blobs_dir / digest).exists())
         if missing and self._server.host.enrolment is not None:

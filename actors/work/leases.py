@@ -44,6 +44,7 @@ from .credential_files import CredentialFiles
 from .environment import PYTHON, device_variables, enforcement, host_tag, work_environment
 from .housekeeping import end_marked
 from .lease_renewer import LeaseRenewer
+from .python_environment_spec import limits_of
 from .shim_link import ShimLink
 from .worker_end import WorkerEnding, ending_of, read_lease, write_lease
 from .zygote_link import ZygoteLink
@@ -361,6 +362,7 @@ class Leases:
                 "number": number,
                 "socket_path": str(self._socket_path(worker_id)),
                 "working_dirs": str(paths.working_dirs_dir),
+                "environments": limits_of(paths, self._server.host.settings),
             },
         }
         try:

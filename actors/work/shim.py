@@ -32,17 +32,15 @@ import select
 import signal
 import socket
 import time
-import traceback
-from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any
 
 import msgpack
 from setproctitle import setproctitle
 
 from actorgrid.actors.files.untrusted_files import open_to_write
-from actorgrid.errors import ActorGridError, NotARegularFile
+from actorgrid.errors import NotARegularFile
 from actorgrid.transports.frames import encode_frame
 
 from .attempt_dir import AttemptDir
@@ -58,30 +56,24 @@ from .containment import (
 )
 from .groups import FreezerGroup, KillGroup, group_name
 from .guard import GuardLink, SharedDeadline
-from .limits import limit_process, writable_cgroup
-from .linux import MARK_HOST, BootTimer, adopt_orphans, boot_seconds, close_all_but, die_with_parent, mark
+from .limits import writable_cgroup
+from .linux import MARK_HOST, BootTimer, adopt_orphans, boot_seconds
 from .oom_kills import OomKillsSince
 from .output import FULL_DISK_RETRY_S, OutputStream
 from .pid_namespace import Init
 from .pid_namespace import enter as enter_pid_namespace
 from .process_tree import children_of, descendants, kill_descendants, living, send, start_ticks, tree_rss_bytes
+from .python_environment_spec import hold_python_environment
+from .shim_child import LONG_STEP, Body, ChildEnds, ShimChild
 from .shim_sockets import AgentSockets, WorkerSocket, listen
 from .worker_process import worker_body, worker_draft
-from .working_dir_spec import hold_working_dir, unpack_working_dir
+from .working_dir_spec import hold_working_dir
 
 MEMORY_CHECK_S = 0.25
 KILL_AGAIN_S = 0.01
 DRAIN_PATIENCE_S = 10.0  # how long output of a dead tree waits for room on a full disk
-EXIT_NOT_STARTED = 127
-LONG_STEP = b"\0"
-"""A child says by it that a step follows which may take longer than its shim can wait."""
-EXIT_CRASHED = 70
-
 GUARD_AGAIN_S = 1.0
 INIT_PID = 1  # inside of its namespace
-
-Body = Callable[[dict[str, Any], list[socket.socket], Callable[[], bool]], int]
-"""What a worker does: its spec, its sockets, and a question whether its time is over; gives the exit code."""
 
 
 class Shim:
@@ -104,7 +96,7 @@ class Shim:
         self._timer = BootTimer()
         self._late = False  # the deadline has passed: nothing the work says counts any more
         self._for_guard = SharedDeadline()
-        self._for_worker = None if spec["kind"] == "command" else SharedDeadline(inherited=True)
+        self._for_worker = SharedDeadline(inherited=True)
         self._guard: GuardLink | None = None
         self._guard_again_at = 0.0
         self._poll = select.poll()
@@ -114,6 +106,7 @@ class Shim:
         self._timeout_at = float("inf")
         self._memory_bytes: int = spec["memory_bytes"]
         self._memory_check_at = 0.0
+        self._prepares = bool(spec.get("environment")) and spec["kind"] != "functions"
         self._oom_kills = OomKillsSince()
         self._kill_at = float("inf")
         self._reason = ""
@@ -121,6 +114,7 @@ class Shim:
         self._usage: Any = None
         self._error = ""
         self._faults = -1
+        self._is_heard_out = False
         self._group: KillGroup | FreezerGroup | None = None
         self._streams: list[OutputStream] = []
         self._worker: WorkerSocket | None = None
@@ -139,16 +133,25 @@ class Shim:
         self._renew(self._deadline)
         self._make_group()
         hold_working_dir(self._spec)
+        hold_python_environment(self._spec)
         self._start(body, inherited)
         self._poll.register(self._wake, select.POLLIN)
         self._poll.register(self._timer.fd, select.POLLIN)
         # After the start: whoever connects is told the pid of what runs.
         self._agents.listen()
-        if self._spec["timeout_s"] is not None:
-            self._timeout_at = time.monotonic() + self._spec["timeout_s"]
+        if not self._prepares:
+            self._begin_time()
         while not self._finished():
             self._turn()
         self._finish()
+
+    def _begin_time(self) -> None:
+        """Let the limits count: from when the work itself begins, not what is done for it before."""
+        self._prepares = False
+        if self._spec["timeout_s"] is not None:
+            self._timeout_at = time.monotonic() + self._spec["timeout_s"]
+        if isinstance(self._group, KillGroup) and self._memory_bytes:
+            self._group.limit_memory(self._memory_bytes)
 
     def _make_group(self) -> None:
         """Make a cgroup to keep the work in, or at least to limit its memory; where that fails, sampling does it."""
@@ -159,7 +162,7 @@ class Shim:
             return
         group = kind(folder / group_name(self._tag, self._dir.attempt_id))
         try:
-            group.make(self._memory_bytes)
+            group.make(0 if self._prepares else self._memory_bytes)
         except OSError:
             return
         self._group = group
@@ -192,16 +195,16 @@ class Shim:
             inherited = [*inherited, child_control]
         # Before the work runs, which could put something else there. It gets neither: both are closed when it starts.
         files = [open_to_write(self._dir.path, path.name, os.O_APPEND) for path in (self._dir.stdout, self._dir.stderr)]
-        pipes = (out_write, err_write, fault_write)
+        ends = ChildEnds(out_write, err_write, fault_write, inherited)
         if self._containment.kind == "pid_namespace":
-            self._start_in_namespace(body, pipes, inherited)
+            self._start_in_namespace(body, ends)
         if self._init is None:
             shim_pid = os.getpid()
             self._child = os.fork()
             if self._child == 0:
-                self._be_child(body, shim_pid, pipes, inherited)
+                self._own_child().run(body, shim_pid, ends)
         # Our own ends first: with one of them open here, the read below would not end.
-        for fd in pipes:
+        for fd in (out_write, err_write, fault_write):
             os.close(fd)
         for end in inherited:
             end.close()
@@ -213,6 +216,8 @@ class Shim:
             self._poll.register(stream.pipe or 0, select.POLLIN)
         self._faults = fault_read
         self._hear_faults()
+        if self._prepares:
+            self._poll.register(fault_read, select.POLLIN)
         if self._init is not None:
             self._child = next(iter(children_of(self._init.pid)), 0)  # its pid as everybody outside sees it
         if self._worker is not None:
@@ -232,70 +237,25 @@ class Shim:
             except BlockingIOError:  # something of the tree holds it, which it cannot by itself
                 break
             if not piece:
+                self._is_heard_out = True
                 break
             said += piece
         self._error += said.removesuffix(LONG_STEP).decode("utf-8", "replace")
         os.set_blocking(self._faults, False)
 
-    def _start_in_namespace(self, body: Body, pipes: tuple[int, int, int], inherited: list[socket.socket]) -> None:
+    def _own_child(self) -> ShimChild:
+        return ShimChild(self._spec, self._dir.attempt_id, self._group, self._for_worker)
+
+    def _start_in_namespace(self, body: Body, ends: ChildEnds) -> None:
         """Where the kernel refuses after all what it allowed at the agent's start, the work runs without."""
         title = f"actorgrid: init of {self._dir.attempt_id}"
         try:
-            self._init = enter_pid_namespace(lambda: self._be_child(body, INIT_PID, pipes, inherited), title)
+            self._init = enter_pid_namespace(lambda: self._own_child().run(body, INIT_PID, ends), title)
         except OSError as error:
             self._containment = Containment("none", why=f"pid_namespace: {error.strerror}")
             return
         self._enclosure = InitEnclosure(self._init.pid, start_ticks(self._init.pid) or 0)
         self._poll.register(self._init.reports, select.POLLIN)
-
-    def _be_child(
-        self,
-        body: Body,
-        parent_pid: int,
-        pipes: tuple[int, int, int],
-        inherited: list[socket.socket],
-    ) -> NoReturn:
-        out, err, fault = pipes
-        spec = self._spec
-        step = "set up"
-        try:
-            die_with_parent(parent_pid)
-            signal.set_wakeup_fd(-1)
-            for number in (signal.SIGCHLD, signal.SIGTERM, signal.SIGPIPE):
-                signal.signal(number, signal.SIG_DFL)
-            os.setpgid(0, 0)
-            if self._group is not None:
-                self._group.enter()
-            limit_process()
-            step = "open standard input"
-            stdin = os.open(spec["stdin"] or os.devnull, os.O_RDONLY)
-            for source, target in ((stdin, 0), (out, 1), (err, 2)):
-                os.dup2(source, target)
-            close_all_but([0, 1, 2, fault, *(end.fileno() for end in inherited)])
-            os.umask(0o022)
-            if spec.get("working_dir"):
-                os.write(fault, LONG_STEP)
-                step = "unpack the working directory"
-                unpack_working_dir(spec)
-            step = f"enter {spec['cwd']}"
-            os.chdir(spec["cwd"])
-            if boot_seconds() >= self._deadline:
-                os._exit(EXIT_NOT_STARTED)  # the shim looks at the clock before it looks at us
-            if spec["kind"] == "command":
-                step = f"run {spec['command'][0]}"
-                os.execvpe(spec["command"][0], spec["command"], spec["env"])  # nosec B606 - the job itself
-        except (OSError, ValueError, ActorGridError) as error:
-            why = (error.strerror or "") if isinstance(error, OSError) else str(error)
-            os.write(fault, f"cannot {step}: {why}".encode()[:4000])
-            os._exit(EXIT_NOT_STARTED)
-        os.close(fault)
-        try:
-            setproctitle(spec["title"])
-            mark(spec["env"].get(MARK_HOST, ""), self._dir.attempt_id)
-            os._exit(body(spec, inherited, self._is_over_for_worker))
-        except BaseException:  # noqa: BLE001 - the outermost loop of a worker process
-            traceback.print_exc()
-            os._exit(EXIT_CRASHED)
 
     # -- running
 
@@ -315,7 +275,7 @@ class Shim:
             self._kill()
         if now >= self._guard_again_at:
             self._tell_guard(now)
-        if self._memory_bytes and now >= self._memory_check_at:
+        if self._memory_bytes and not self._prepares and now >= self._memory_check_at:
             self._check_memory(now)
         for stream in self._streams:
             if stream.blocked_until and (self._late or now >= stream.blocked_until):
@@ -332,7 +292,7 @@ class Shim:
             until = min(until, self._kill_at - now)
             if not self._reason:
                 until = min(until, self._timeout_at - now)
-        if self._memory_bytes:
+        if self._memory_bytes and not self._prepares:
             until = min(until, self._memory_check_at - now)
         if any(stream.blocked_until for stream in self._streams):
             until = min(until, FULL_DISK_RETRY_S)
@@ -354,6 +314,11 @@ class Shim:
         elif self._guard is not None and self._guard.socket is not None and fd == self._guard.socket.fileno():
             self._poll.unregister(fd)
             self._guard.lost()
+        elif fd == self._faults:
+            self._hear_faults()
+            if self._is_heard_out:  # all that was to be done before is done, or has failed
+                self._poll.unregister(fd)
+                self._begin_time()
         elif self._agents.ready(fd):
             return
         elif self._worker is not None and fd == self._worker.fileno():
@@ -423,10 +388,6 @@ class Shim:
                 self._reason = "isolated"
             self._kill_at = 0.0  # the lease is over: no grace
             self._kill()
-
-    def _is_over_for_worker(self) -> bool:
-        """Whether the deadline has passed, asked in the worker before it writes."""
-        return self._for_worker is not None and boot_seconds() >= self._for_worker.get()
 
     def _kill(self) -> None:
         self._enclosure.kill()
@@ -545,8 +506,7 @@ class Shim:
             return  # what is being killed stays so
         self._deadline = deadline
         self._for_guard.set(deadline)
-        if self._for_worker is not None:
-            self._for_worker.set(deadline)
+        self._for_worker.set(deadline)
 
     def _read_worker(self, worker: WorkerSocket) -> None:
         frames = worker.read()

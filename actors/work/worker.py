@@ -23,6 +23,7 @@ import socket
 import sys
 import threading
 from collections.abc import Callable
+from pathlib import Path
 from time import monotonic
 from types import CoroutineType, FrameType
 from typing import Any, NoReturn
@@ -38,20 +39,25 @@ from actorgrid.errors import (
     UnknownKey,
     WrongToken,
 )
-from actorgrid.import_environment import take
+from actorgrid.import_environment import ImportEnvironment, of_plain, take
 from actorgrid.task_context import ATTEMPT_NUMBER, RunningCall
 from actorgrid.transports.frames import FrameDecoder, encode_frame
 from actorgrid.transports.task_frames import (
+    ENVIRONMENT_BUILDING,
+    ENVIRONMENT_HERE,
+    ENVIRONMENT_MISSING,
     MAX_BODY_BYTES,
     PROTOCOL_VERSION,
     CancelTask,
     ClientHello,
+    EnvironmentFrame,
     Function,
     InputValue,
     MoreItems,
     Recall,
     TaskFrame,
     WorkingDirFrame,
+    encode_environment,
     encode_failure,
     encode_item,
     encode_output,
@@ -65,13 +71,15 @@ from actorgrid.transports.task_frames import (
 from actorgrid.transports.task_inputs import loads_with_inputs
 
 from .async_calls import AsyncCalls
+from .built_environments import BuildProgress
 from .client_connection import ClientConnection
-from .environment import PYTHON
+from .environment import PYTHON, use_environment
 from .function_call import TimeIsUp, describe_failure, dump_value
 from .item_stream import ItemGrants
 from .recall_watch import RecallWatch
 from .task_output import FLUSH_AFTER_S, TaskOutput
 from .user_actor import UserActor
+from .worker_switch import WorkerHost, WorkerSwitch
 from .working_dir_spec import enter_working_dir
 from .working_dirs import WorkingDirs
 
@@ -82,29 +90,19 @@ FLUSH_BYTES = 64 * 1024
 HANG_GRACE_S = 5.0  # a task deaf to its timer that long is stuck in C: the whole worker leaves
 
 
-def use_environment(environment: dict[str, str]) -> None:
-    """Make *environment* the process's own, and let PYTHONPATH in it count as it would have at start."""
-    os.environ.clear()
-    os.environ.update(environment)
-    for entry in reversed(environment.get("PYTHONPATH", "").split(os.pathsep)):
-        if entry and entry not in sys.path:
-            sys.path.insert(0, entry)
-
-
 class Worker:
     """The loop of a pool worker. One client at a time; each new client needs a new secret from the agent."""
 
     def __init__(
-        self,
-        worker_id: str,
-        listener: socket.socket,
-        control: socket.socket,
-        is_over: Callable[[], bool],
-        working_dirs: WorkingDirs | None,
+        self, worker_id: str, listener: socket.socket, control: socket.socket, host: WorkerHost | None = None
     ) -> None:
         self.worker_id = worker_id
-        self._working_dirs = working_dirs
-        self._is_over = is_over
+        places = {} if host is None else host.spec["worker"]
+        self._working_dirs = WorkingDirs(Path(places["working_dirs"])) if "working_dirs" in places else None
+        self._is_over: Callable[[], bool] = host.deadline.is_over if host is not None else lambda: False
+        self._switch = WorkerSwitch(host)
+        self._environ: dict[str, str] = {}  # of the session
+        self._imports: ImportEnvironment | None = None  # what the client said of itself
         self.last_flush = 0.0
         self._listener = listener
         self._control = control
@@ -166,7 +164,8 @@ class Worker:
 
     def _begin_session(self, session: dict[str, Any]) -> None:
         self._drop_client()
-        use_environment(session["env"])
+        self._environ = session["env"]
+        use_environment(self._environ)
         self._secret = session["secret"].encode()
         self._session = session["session"]
         self._gpu_uuids = list(session["gpu_uuids"])
@@ -239,6 +238,7 @@ class Worker:
                 raise PeerRefused("the first frame must be a hello")
             self._check(message)
             elsewhere = message.environment is not None and not take(message.environment)
+            self._imports = message.environment
             client.welcome = True
             client.socket.sendall(encode_welcome(self.worker_id, PYTHON, os.getpid(), self._gpu_uuids, elsewhere))
         elif isinstance(message, TaskFrame):
@@ -256,6 +256,8 @@ class Worker:
         elif isinstance(message, WorkingDirFrame):
             client.reply(encode_working_dir_here(enter_working_dir(message, self._working_dirs)))
             self.flush_replies()
+        elif isinstance(message, EnvironmentFrame):
+            self._enter_environment(client, message)
         elif isinstance(message, Recall):
             client.reply(encode_recalled(client.give_back()))
         else:
@@ -273,6 +275,59 @@ class Worker:
                 found=f"Python {PYTHON}",
                 hint="run client and host on the same minor version of Python",
             )
+
+    # -- another Python
+
+    def _enter_environment(self, client: ClientConnection, wanted: EnvironmentFrame) -> None:
+        """Go on in the Python of an environment; then the client is told that it is here. Raises as the switch does."""
+        if self._switch.is_in(wanted.digest):
+            use_environment(self._switch.again(self._environ))
+            self._say_of_environment(client, ENVIRONMENT_HERE, PYTHON)
+            return
+        progress = BuildProgress(
+            lambda line: self._say_of_environment(client, ENVIRONMENT_BUILDING, line[:2000]),
+            lambda: self._is_still_there(client),
+        )
+        found = self._switch.prepare(wanted, self._environ, progress)
+        if found is None:
+            self._say_of_environment(client, ENVIRONMENT_MISSING, "")
+            return
+        if client.functions or client.waiting:
+            raise MalformedBody("a client asks for an environment before any task, and waits for it")
+        state = {
+            "secret": self._secret,
+            "session": self._session,
+            "gpu_uuids": self._gpu_uuids,
+            "environ": self._environ,
+            "imports": None if self._imports is None else self._imports.to_plain(),
+            "control_held": self._control_decoder.held,
+        }
+        ends = {"listener": self._listener, "control": self._control, "client": client.socket}
+        self._switch.go(found, wanted.digest, self._environ, state, ends)
+
+    def _say_of_environment(self, client: ClientConnection, state: str, text: str) -> None:
+        client.reply(encode_environment(state, text))
+        self.flush_replies()
+
+    def _is_still_there(self, client: ClientConnection) -> bool:
+        """Whether the client, for which an environment is built, is served still."""
+        self._look(client)
+        return self._client is client
+
+    def take_up(self, state: dict[str, Any], client: socket.socket) -> None:
+        """Be, in this Python, the worker that the state was of: its client waits for word of it."""
+        self._secret, self._session = state["secret"], state["session"]
+        self._gpu_uuids, self._environ = state["gpu_uuids"], state["environ"]
+        self._switch.arrived(state)
+        imports = of_plain(state["imports"])
+        if imports is not None:
+            take(imports)
+        self._control_decoder.feed(state["control_held"])
+        connection = ClientConnection(client)
+        connection.welcome = True
+        self._client = connection
+        self._poll.register(client, select.POLLIN)
+        self._say_of_environment(connection, ENVIRONMENT_HERE, PYTHON)
 
     # -- tasks
 
@@ -539,16 +594,7 @@ class Worker:
                     return
 
 
-def serve(
-    worker_id: str,
-    listener: socket.socket,
-    control: socket.socket,
-    is_over: Callable[[], bool] = lambda: False,
-    working_dirs: WorkingDirs | None = None,
-) -> NoReturn:
-    """Be a pool worker. *is_over*: whether its deadline has passed, so that nothing it says counts any more.
-
-    *working_dirs*: where it keeps those of its clients on other machines; without, it takes none.
-    """
+def serve(worker_id: str, listener: socket.socket, control: socket.socket, host: WorkerHost | None = None) -> NoReturn:
+    """Be a pool worker. Without a *host* it is never late, and takes neither working directories nor environments."""
     faulthandler.enable(file=2)  # what a task was doing when it crashed Python is the last that its worker says
-    Worker(worker_id, listener, control, is_over, working_dirs).run()
+    Worker(worker_id, listener, control, host).run()

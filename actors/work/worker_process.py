@@ -2,15 +2,23 @@
 
 from __future__ import annotations
 
+import faulthandler
 import gc
 import os
 import socket
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
-from .working_dirs import WorkingDirs
+
+class WorkerDeadline(NamedTuple):
+    """By when a worker has to be over, as its shim says from time to time."""
+
+    is_over: Callable[[], bool]
+    """Whether its time is over: what it says then is not taken."""
+    fd: int
+    """The memory in which that is read, for another Python in its place; -1 where there is none."""
 
 
 def worker_draft(result: Path) -> Path:
@@ -18,22 +26,67 @@ def worker_draft(result: Path) -> Path:
     return result.with_name(f"{result.name}.draft")
 
 
-def worker_body(spec: dict[str, Any], inherited: list[socket.socket], is_over: Callable[[], bool]) -> int:
+def worker_body(spec: dict[str, Any], inherited: list[socket.socket], deadline: WorkerDeadline) -> int:
     """What the child of a function job or pool worker does after its fork; gives the exit code."""
     from . import function_job, function_server, worker
+    from .environment import use_environment
+    from .worker_switch import WorkerHost
 
+    _open_streams()
+    gc.enable()
+    if spec.get("environment"):
+        _switch(spec, inherited, deadline)
+    use_environment(spec["env"])
+    if spec["kind"] == "function":
+        return function_job.run_job(spec, worker_draft(Path(spec["function"]["result_path"])))
+    if spec["kind"] == "functions":
+        (control,) = inherited
+        function_server.serve(spec, control, deadline.is_over)
+    listener, control = inherited
+    worker.serve(spec["worker"]["worker_id"], listener, control, WorkerHost(spec, deadline))
+
+
+def _switch(spec: dict[str, Any], inherited: list[socket.socket], deadline: WorkerDeadline) -> None:
+    """Go on in the Python of the work's environment, which is there by now."""
+    from .python_environment_spec import prepare_environment
+    from .python_switch import go_on_in
+
+    environment = prepare_environment(spec, _say)
+    assert environment is not None, "it is asked for"
+    fds = {name: end.fileno() for name, end in zip(("control",), inherited, strict=False)}
+    if deadline.fd >= 0:
+        fds["deadline"] = deadline.fd
+    go_on_in(environment, Path(spec["environment"]["folder"]), spec, {}, fds)
+
+
+def _say(line: str) -> None:
+    print(f"[actorgrid] {line}", file=sys.stderr, flush=True)
+
+
+def switched_body(
+    spec: dict[str, Any], state: dict[str, Any], sockets: dict[str, socket.socket], deadline: WorkerDeadline
+) -> int:
+    """What such a child does in the Python of its environment; gives the exit code."""
+    from . import function_job, function_server, worker
+    from .environment import use_environment
+    from .worker_switch import WorkerHost
+
+    _open_streams()
+    use_environment(spec["env"])
+    if spec["kind"] == "function":
+        return function_job.run_job(spec, worker_draft(Path(spec["function"]["result_path"])))
+    if spec["kind"] == "functions":
+        function_server.serve(spec, sockets["control"], deadline.is_over)
+    faulthandler.enable(file=2)
+    host, name = WorkerHost(spec, deadline), spec["worker"]["worker_id"]
+    pool_worker = worker.Worker(name, sockets["listener"], sockets["control"], host)
+    pool_worker.take_up(state, sockets["client"])
+    pool_worker.run()
+
+
+def _open_streams() -> None:
     sys.stdin, sys.stdout, sys.stderr = (
         os.fdopen(0, "r", closefd=False),
         os.fdopen(1, "w", buffering=1, closefd=False),
         os.fdopen(2, "w", buffering=1, closefd=False),
     )
-    gc.enable()
-    worker.use_environment(spec["env"])
-    if spec["kind"] == "function":
-        return function_job.run_job(spec, worker_draft(Path(spec["function"]["result_path"])))
-    if spec["kind"] == "functions":
-        (control,) = inherited
-        function_server.serve(spec, control, is_over)
-    listener, control = inherited
-    kept = WorkingDirs(Path(spec["worker"]["working_dirs"])) if "working_dirs" in spec["worker"] else None
-    worker.serve(spec["worker"]["worker_id"], listener, control, is_over, kept)

@@ -10,9 +10,10 @@ from typing import Any
 
 from actorgrid.actors.ledger.record_types import JobRecord
 from actorgrid.configs.paths import HostPaths
+from actorgrid.digests import is_digest
 from actorgrid.errors import MalformedBody, NotSupported, StorageError
 from actorgrid.transports.task_frames import WorkingDirFrame
-from actorgrid.working_dir import VARIABLE, is_digest
+from actorgrid.working_dir import VARIABLE
 
 from .working_dirs import WorkingDirs
 

@@ -1,8 +1,7 @@
 """The working directories that came to this host: each unpacked once, and kept while there is room.
 
-    FOLDER/DIGEST/        what the archive of that SHA-256 holds
-    FOLDER/DIGEST.lock    held (flock, shared) by whoever uses it; holds its size in bytes; its time says when last
-    FOLDER/.build         held while one is unpacked: one at a time
+    FOLDER/DIGEST/, DIGEST.lock    what the archive of that SHA-256 holds, and its lock (held_folders.py)
+    FOLDER/.build                  held while one is unpacked: one at a time
 
 The processes of users' work unpack what their owner sent, contained as all their doings are; an archive is hostile
 until it is unpacked: no name leads out, no link either, and what comes out is counted while it does.
@@ -20,45 +19,24 @@ import stat
 import zipfile
 import zlib
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
 
 from actorgrid.errors import DiskFull, MalformedBody
-from actorgrid.working_dir import CONTENT_BYTES_MAX, FILES_MAX, PATH_BYTES_MAX, is_digest, leads_out
+from actorgrid.working_dir import CONTENT_BYTES_MAX, FILES_MAX, PATH_BYTES_MAX, leads_out
+
+from .held_folders import DRAFT, HeldFolders
 
 KEPT_MAX = 64
 KEPT_BYTES_MAX = 8 * 2**30
-DRAFT = ".draft-"
 PIECE_BYTES = 1 << 20
 
 
-class WorkingDirs:
-    """The unpacked working directories in *folder*: at most ``KEPT_MAX``, and ``KEPT_BYTES_MAX`` bytes in all.
-
-    Beyond that the one that was used longest ago goes, of those that nobody uses. Methods block.
-    """
+class WorkingDirs(HeldFolders):
+    """The unpacked working directories in *folder*: at most ``KEPT_MAX``, and ``KEPT_BYTES_MAX`` bytes in all."""
 
     def __init__(self, folder: Path) -> None:
-        self._folder = folder
-
-    def path(self, digest: str) -> Path:
-        """The place of that working directory, whether it is there or not."""
-        assert is_digest(digest), "whoever takes a digest from outside checks it"
-        return self._folder / digest
-
-    def hold(self, digest: str) -> int:
-        """Keep it from being removed until the descriptor that this gives is closed."""
-        self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        path = self._lock(digest)
-        while True:
-            held = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
-            fcntl.flock(held, fcntl.LOCK_SH)
-            # Whoever removes a directory removes its lock with it: one that we got after that is of no file any more.
-            with suppress(FileNotFoundError):
-                if os.stat(path).st_ino == os.fstat(held).st_ino:
-                    os.utime(held)
-                    return held
-            os.close(held)
+        super().__init__(folder, "working directory", KEPT_MAX, KEPT_BYTES_MAX)
 
     def has(self, digest: str) -> bool:
         """Whether it is there, whole."""
@@ -80,7 +58,7 @@ class WorkingDirs:
                 size_bytes = checked_bytes(data)
                 self._make_room(size_bytes)
                 unpack(data, draft)
-                self._lock(digest).write_text(str(size_bytes), encoding="ascii")
+                self._note_size(digest, size_bytes)
                 draft.rename(path)
             except OSError as error:
                 shutil.rmtree(draft, ignore_errors=True)
@@ -91,9 +69,6 @@ class WorkingDirs:
                 shutil.rmtree(draft, ignore_errors=True)
                 raise
             return path
-
-    def _lock(self, digest: str) -> Path:
-        return self._folder / f"{digest}.lock"
 
     @contextmanager
     def _building(self) -> Iterator[None]:
@@ -107,53 +82,6 @@ class WorkingDirs:
     def _clear_drafts(self) -> None:
         for left in self._folder.glob(f"{DRAFT}*"):  # of who was killed: nobody else builds now
             shutil.rmtree(left, ignore_errors=True)
-
-    def _make_room(self, size_bytes: int) -> None:
-        kept = sorted(_kept(self._folder))
-        total = size_bytes + sum(each_bytes for _, each_bytes, _ in kept)
-        count = len(kept)
-        for _, each_bytes, digest in kept:
-            if count < KEPT_MAX and total <= KEPT_BYTES_MAX:
-                return
-            if self._remove(digest):
-                count, total = count - 1, total - each_bytes
-        if count >= KEPT_MAX or total > KEPT_BYTES_MAX:
-            raise DiskFull(
-                "there is no room for another working directory: all that are kept are in use",
-                asked=f"{size_bytes} bytes",
-                found=f"{count} of {KEPT_MAX}, {total - size_bytes} of {KEPT_BYTES_MAX} bytes",
-                hint="wait for work with other working directories to end, or leave more out",
-            )
-
-    def _remove(self, digest: str) -> bool:
-        """Remove it, unless somebody holds it."""
-        try:
-            lock = os.open(self._lock(digest), os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW)
-        except OSError:
-            return False
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            draft = self._folder / f"{DRAFT}{secrets.token_hex(8)}"
-            self.path(digest).rename(draft)
-            self._lock(digest).unlink(missing_ok=True)
-            shutil.rmtree(draft, ignore_errors=True)
-            return True
-        except BlockingIOError:
-            return False
-        finally:
-            os.close(lock)
-
-
-def _kept(folder: Path) -> Iterator[tuple[float, int, str]]:
-    """When each was last used, its bytes, its digest."""
-    for path in folder.iterdir():
-        if is_digest(path.name):
-            lock = path.with_name(f"{path.name}.lock")
-            try:
-                size = lock.read_text(encoding="ascii")
-                yield lock.stat().st_mtime, int(size) if size.isdigit() else 0, path.name
-            except (OSError, ValueError):
-                continue
 
 
 # -- archives

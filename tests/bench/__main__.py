@@ -38,7 +38,6 @@ MODULES = (
     "cluster",
     "cluster_agents",
     "gossip",
-    "graph_plans",
     "graphs",
     "host",
     "jobs",

@@ -382,7 +382,7 @@ def test_use_is_exact_and_no_grant_goes_over(history: list[tuple[Any, ...]]) -> 
             others = {name: used[user][name] - mine[name] for name in HELD_LIMITS}
             assert over(quota_of(user, book.ledger.quotas.records), others, mine) == []
         elif isinstance(outcome.error, QuotaExceeded) and step == "grant":
-            job = book.ledger.jobs[command["job_id"]]
+            job = book.ledger.jobs[command.job_id]
             records = book.ledger.quotas.records
             held = book.ledger.allocations.values()
             assert shortage(job["user_id"], records, job["resources"], held) is not None

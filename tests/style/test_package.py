@@ -19,6 +19,7 @@ from .test_house import FOLDERS, PROJECT, ROOT, distribution
 
 # Imported where it is there, by choice of the person whose work it is: no extra of ours.
 BROUGHT_BY_USERS = {"torch"}
+STARTED = {"uv"}  # programs that come as distributions: nothing of theirs is imported
 # A distribution's modules, where the name alone does not say.
 MODULES = {"pyyaml": "yaml", "python-dotenv": "dotenv", "nvidia-ml-py": "pynvml", "pillow": "PIL"}
 
@@ -48,7 +49,7 @@ def test_everything_that_is_imported_is_declared_and_the_reverse() -> None:
     required = modules(PROJECT["dependencies"])
     extra = modules([line for lines in PROJECT["optional-dependencies"].values() for line in lines])
     # pydantic pins pydantic_core to the digit: a bound of our own could only disagree with it.
-    assert product() - BROUGHT_BY_USERS - {"pydantic_core"} == required | extra
+    assert product() - BROUGHT_BY_USERS - {"pydantic_core"} == (required | extra) - STARTED
 
 
 def test_what_is_imported_where_a_module_loads_is_no_extra() -> None:

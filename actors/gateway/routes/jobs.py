@@ -97,22 +97,30 @@ async def _accept(call: RequestContext, requests: list[TaskRequest]) -> list[Sub
     wanted = sum(len(content) for content in contents)
     store = call.app.blobs
 
-    working_dirs = list(dict.fromkeys(request.working_dir for request in requests if request.working_dir is not None))
+    sent_before = dict.fromkeys(
+        sent
+        for request in requests
+        for sent in (
+            ("the archive of the working directory", "/api/working-dirs", request.working_dir),
+            ("the Python environment", "/api/environments", request.environment),
+        )
+    )
+    named_before = [(what, route, digest) for what, route, digest in sent_before if digest is not None]
 
     def keep() -> dict[bytes, str]:
-        for digest in working_dirs:
+        for what, route, digest in named_before:
             if not store.has(digest):
                 raise BadRequest(
-                    "the archive of the working directory is not here",
+                    f"{what} is not here",
                     asked=digest,
-                    hint="send it to /api/working-dirs first; the client and the command line do",
+                    hint=f"send it to {route} first; the client and the command line do",
                 )
         store.check_room(wanted, settings.performance.min_free_bytes)
         return dict(zip(contents, store.put_all(contents), strict=True))
 
     # On the disk for good first: once the ledger names a payload, a crash of ours must not lose it.
     digests = await call.app.in_pool(keep)
-    named = (*digests.values(), *working_dirs)
+    named = (*digests.values(), *(digest for _, _, digest in named_before))
     if named and call.app.host.enrolment is not None:
         # As durable as the ledger's entry will be: the loss of this host must not lose the job.
         await call.ask("links", SpreadBlobs(named), SPREAD_S)

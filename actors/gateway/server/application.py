@@ -22,6 +22,7 @@ import actorgrid
 from actorgrid.actors.gateway.blobs import BlobStore
 from actorgrid.actors.gateway.routes import (
     cluster,
+    environments,
     faults,
     health,
     hosts,
@@ -67,6 +68,7 @@ log = logging.getLogger("actorgrid.gateway")
 _SUBJECTS = (
     health,
     cluster,
+    environments,
     faults,
     hosts,
     quotas,

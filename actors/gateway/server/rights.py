@@ -34,6 +34,8 @@ WORK_MAY = frozenset(
         ("POST", "/api/jobs"),
         ("POST", "/api/jobs/batch"),
         ("POST", "/api/working-dirs"),
+        ("POST", "/api/environments"),
+        ("GET", "/api/environments"),
         ("GET", "/api/jobs"),
         ("GET", "/api/jobs/{job_id}"),
         ("POST", "/api/jobs/{job_id}/cancel"),

@@ -1,0 +1,110 @@
+"""The child of a shim: contained and with its files open, it becomes the command or the worker of its spec."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import traceback
+from collections.abc import Callable
+from typing import Any, NamedTuple, NoReturn
+
+from setproctitle import setproctitle
+
+from actorgrid.errors import ActorGridError
+
+from .groups import FreezerGroup, KillGroup
+from .guard import SharedDeadline
+from .limits import limit_process
+from .linux import MARK_HOST, boot_seconds, close_all_but, die_with_parent, mark
+from .python_environment_spec import prepare_environment
+from .worker_process import WorkerDeadline
+from .working_dir_spec import unpack_working_dir
+
+EXIT_NOT_STARTED = 127
+LONG_STEP = b"\0"
+"""A child says by it that a step follows which may take longer than its shim can wait."""
+EXIT_CRASHED = 70
+
+Body = Callable[[dict[str, Any], list[socket.socket], WorkerDeadline], int]
+"""What a worker does: its spec, its sockets, and by when it has to be over; gives the exit code."""
+
+
+class ChildEnds(NamedTuple):
+    """The descriptors that a child gets from its shim."""
+
+    out: int
+    err: int
+    fault: int
+    """On which it says what it cannot do; closed once it is at its work."""
+    sockets: list[socket.socket]
+    """Of a worker."""
+
+
+class ShimChild(NamedTuple):
+    """What the child of a shim is made of."""
+
+    spec: dict[str, Any]
+    attempt_id: str
+    group: KillGroup | FreezerGroup | None
+    """The group that it enters."""
+    deadline: SharedDeadline
+
+    def run(self, body: Body, parent_pid: int, ends: ChildEnds) -> NoReturn:
+        """Be the child: called in a process that was just forked, by *parent_pid*."""
+        spec, deadline_fd = self.spec, -1
+        step = "set up"
+        try:
+            die_with_parent(parent_pid)
+            signal.set_wakeup_fd(-1)
+            for number in (signal.SIGCHLD, signal.SIGTERM, signal.SIGPIPE):
+                signal.signal(number, signal.SIG_DFL)
+            os.setpgid(0, 0)
+            if self.group is not None:
+                self.group.enter()
+            limit_process()
+            step = "open standard input"
+            stdin = os.open(spec["stdin"] or os.devnull, os.O_RDONLY)
+            for source, target in ((stdin, 0), (ends.out, 1), (ends.err, 2)):
+                os.dup2(source, target)
+            # Where the process goes on in another Python, that has to find the deadline anew.
+            deadline_fd = self.deadline.fd if ends.sockets else -1
+            kept = [0, 1, 2, ends.fault, *(end.fileno() for end in ends.sockets)]
+            close_all_but([*kept, deadline_fd] if deadline_fd >= 0 else kept)
+            os.umask(0o022)
+            if spec.get("environment") and spec["kind"] != "functions":
+                os.write(ends.fault, LONG_STEP)
+                step = "make the Python environment"
+                prepare_environment(spec, _say)
+            if spec.get("working_dir"):
+                os.write(ends.fault, LONG_STEP)
+                step = "unpack the working directory"
+                unpack_working_dir(spec)
+            step = f"enter {spec['cwd']}"
+            os.chdir(spec["cwd"])
+            if self._is_over():
+                os._exit(EXIT_NOT_STARTED)  # the shim looks at the clock before it looks at us
+            if spec["kind"] == "command":
+                step = f"run {spec['command'][0]}"
+                os.execvpe(spec["command"][0], spec["command"], spec["env"])  # nosec B606 - the job itself
+        except (OSError, ValueError, ActorGridError) as error:
+            why = (error.strerror or "") if isinstance(error, OSError) else str(error)
+            os.write(ends.fault, f"cannot {step}: {why}".encode()[:4000])
+            os._exit(EXIT_NOT_STARTED)
+        os.close(ends.fault)
+        try:
+            setproctitle(spec["title"])
+            mark(spec["env"].get(MARK_HOST, ""), self.attempt_id)
+            os._exit(body(spec, ends.sockets, WorkerDeadline(self._is_over, deadline_fd)))
+        except BaseException:  # noqa: BLE001 - the outermost loop of a worker process
+            traceback.print_exc()
+            os._exit(EXIT_CRASHED)
+
+    def _is_over(self) -> bool:
+        """Whether the deadline has passed: asked before it begins, and by a worker before it writes."""
+        return boot_seconds() >= self.deadline.get()
+
+
+def _say(line: str) -> None:
+    """For who reads what the work says: what is done before it begins."""
+    os.write(2, f"[actorgrid] {line}\n".encode("utf-8", "replace"))
