@@ -47,7 +47,7 @@ $(VENV)/build-tools: $(WANTED)
 	@touch $@
 
 $(VENV)/libraries: $(WANTED)
-	@$(BIN)/python -c 'import json; of = json.load(open("$(WANTED)"))[1]; print(*of["dependencies"], *of["optional-dependencies"]["demo"], *of["optional-dependencies"]["nvidia"], sep="\n")' >$@.txt
+	@$(BIN)/python -c 'import json; of = json.load(open("$(WANTED)"))[1]; print(*of["dependencies"], *sum((of["optional-dependencies"][name] for name in ("demo", "nvidia", "amd", "intel")), []), sep="\n")' >$@.txt
 	$(INSTALL) --requirement $@.txt
 	@touch $@
 

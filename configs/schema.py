@@ -157,8 +157,9 @@ class GpusSection(Section):
 
     source: str = setting(
         "auto",
-        "auto: the vendors' libraries, else simulated:8xH100-80GB; nvidia; none; or simulated:COUNTxMODEL-MEMORY",
-        pattern=r"^(auto|nvidia|none|simulated:\d{1,4}x[A-Za-z0-9_.]+-\d+GB)$",
+        "auto: the vendors' libraries, else simulated:8xH100-80GB; one vendor: nvidia, amd or intel; none; or "
+        "simulated:COUNTxMODEL-MEMORY",
+        pattern=r"^(auto|nvidia|amd|intel|none|simulated:\d{1,4}x[A-Za-z0-9_.]+-\d+GB)$",
     )
     declared: list[DeclaredGpus] = setting(
         [], "further devices, counted but without telemetry: a list of {vendor, model, memory, count}", max_length=64

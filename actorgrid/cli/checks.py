@@ -27,11 +27,13 @@ SLOW_SYNC_S = 0.02
 LATE_S = 15 * 86_400
 """A certificate with less left than this should have been renewed long ago."""
 VENDORS = {
-    # library, device node that says there is hardware, extra that reads it (none yet: such GPUs are declared)
+    # library, device node that says there is hardware, extra that reads it
     "nvidia": ("libnvidia-ml.so.1", "/dev/nvidiactl", "actorgrid[nvidia]"),
-    "amd": ("libamd_smi.so", "/dev/kfd", None),
-    "intel": ("libze_loader.so.1", "/dev/dri/renderD128", None),
+    "amd": ("libamd_smi.so", "/dev/kfd", "actorgrid[amd]"),
+    "intel": ("libze_loader.so.1", "/dev/dri/renderD128", "actorgrid[intel]"),
 }
+LOOK_S = 10.0
+"""A vendor's library that says nothing in this time is not waited for."""
 LIBRARY_DIRS = ("/usr/lib/wsl/lib", "/opt/rocm/lib", "/usr/local/cuda/lib64")
 
 
@@ -74,7 +76,9 @@ def check_all(call: CommandContext, config_dir: Path | None) -> DoctorReport:
         bind, port = str(report.value("cluster.bind", "127.0.0.1")), int(report.value("cluster.base_port", 7400))
         report.findings += check_port(bind, port)
     report.findings += [*check_inventory(call), *check_measured(call), *check_trust(call)] if report.running else []
-    report.findings += [*check_vendors(), *check_enforcement(), *check_cgroup()]
+    report.findings += [*check_vendors()]
+    report.findings += check_probes(call) if report.running else check_libraries()
+    report.findings += [*check_enforcement(), *check_cgroup()]
     report.findings += check_containment(str(report.value("work.containment", "auto")))
     report.findings += check_tenancy()
     report.findings += [*check_clock(), *check_limits()]
@@ -265,11 +269,7 @@ def check_vendors() -> Iterator[Finding]:
     for vendor, (library, node, extra) in VENDORS.items():
         path, device = find_library(library), os.path.exists(node)
         if device and not path:
-            fix = (
-                f"install the vendor's management library, then pip install '{extra}'"
-                if extra
-                else "declare its GPUs (gpus.declared): actorgrid does not read this vendor's by itself yet"
-            )
+            fix = f"install the vendor's management library, then pip install '{extra}'"
             yield Finding("gpus", "note", f"{vendor}: {node} is there, but {library} is not", fix)
         elif path and not device:
             yield Finding(
@@ -282,6 +282,48 @@ def check_vendors() -> Iterator[Finding]:
         yield Finding(
             "gpus", "note", "no vendor library with a device: GPUs are simulated unless gpus.source says otherwise"
         )
+
+
+def check_probes(call: CommandContext) -> Iterator[Finding]:
+    """Check what the running agent's probes found, one line for each vendor that it asks."""
+    try:
+        status = call.http.get("/api/inspect/gpu_coordinator")["status"]
+    except ActorGridError:
+        return  # an agent that does not say is told elsewhere
+    for vendor, asked in sorted(status.get("probe", {}).get("vendors", {}).items()):
+        yield _of_library(vendor, str(asked["outcome"]), int(asked["devices"]), asked)
+
+
+def check_libraries() -> Iterator[Finding]:
+    """Check each vendor's library of which there is a sign, in a process of its own that may be killed."""
+    from actorgrid.actors.gpu.inventory import VENDORS as ASKED
+    from actorgrid.actors.gpu.inventory import traces
+    from actorgrid.actors.gpu.probe import look_once
+
+    for vendor in ASKED:
+        worth_it, _ = traces(vendor)
+        if worth_it:
+            report = look_once(vendor, LOOK_S)
+            said = {"message": report.message, "binding": report.binding, "driver_version": report.driver_version}
+            yield _of_library(vendor, report.outcome, len(report.devices), said)
+            for problem in report.problems:
+                yield Finding("gpus", "note", f"{vendor}: {problem}")
+
+
+def _of_library(vendor: str, outcome: str, devices: int, said: dict[str, Any]) -> Finding:
+    """What one vendor's library said, and what to do about it."""
+    through = f" through {said['binding']}" if said.get("binding") else ""
+    if outcome == "ok":
+        driver = f", driver {said['driver_version']}" if said.get("driver_version") else ""
+        return Finding("gpus", "ok", f"{vendor}: {devices} devices{through}{driver}")
+    why = f" ({said['message']})" if said.get("message") else ""
+    fix = {
+        "no_library": f"pip install 'actorgrid[{vendor}]', and the vendor's management library",
+        "version_mismatch": "library, driver and binding are of different versions: install fitting ones",
+        "no_driver": "load the vendor's driver; its own tool says more",
+        "no_permission": "let the agent's user open the device files (groups video and render)",
+    }.get(outcome, "")
+    return Finding("gpus", "note", f"{vendor}: {outcome}{why}", fix)
 
 
 def check_inventory(call: CommandContext) -> Iterator[Finding]:

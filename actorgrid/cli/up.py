@@ -39,7 +39,11 @@ if TYPE_CHECKING:
     help="What actorgrid token create printed there [$ACTORGRID_JOIN_TOKEN].",
 )
 @click.option("--site", metavar="NAME", help="The site, or data centre, this host is in (cluster.site).")
-@click.option("--gpus", metavar="SPEC", help="auto, nvidia, none, or simulated ones: 8 or 4xA100-40GB (gpus.source).")
+@click.option(
+    "--gpus",
+    metavar="SPEC",
+    help="auto, nvidia, amd, intel, none, or simulated ones: 8 or 4xA100-40GB (gpus.source).",
+)
 @click.option("--set", "assignments", multiple=True, metavar="KEY=VALUE", help="Any setting; may be repeated.")
 @click.option("--forget", is_flag=True, help="Do not take over the flags of earlier starts on this directory.")
 @json_option

@@ -7,7 +7,7 @@ fits. It holds nothing that the ledger does not: killed at any moment, it goes o
 from __future__ import annotations
 
 from collections import deque
-from dataclasses import asdict, replace
+from dataclasses import replace
 from itertools import islice
 from time import perf_counter_ns, time
 from typing import Any
@@ -34,8 +34,9 @@ from ..ledger.client import LedgerClient, LedgerFollower
 from ..ledger.exec_limits import check_exec
 from ..ledger.messages import Applied, LedgerSnapshot
 from .core import CoordinatorCore
-from .device import Device, Readings, unhealthy_in
-from .device_listing import NOT_ASKED, Elsewhere, device_rows, readings_elsewhere, unhealthy_rows
+from .device import Device, unhealthy_in
+from .device_health import HealthIncident
+from .device_listing import NOT_ASKED, DeviceNow, Elsewhere, device_rows, readings_elsewhere, unhealthy_rows
 from .feasibility import check_feasible
 from .host_registration import HostRegistration
 from .messages import (
@@ -77,7 +78,7 @@ class GPUCoordinator(LedgerFollower):
             queue=settings.scheduling.queue,
         )
         self._ledger = LedgerClient(self, on_snapshot=self._on_snapshot, on_applied=self._on_applied)
-        self._registration = HostRegistration(self, self._ledger, self._core.records)
+        self._registration = HostRegistration(self, self._ledger, self._core.records, self._health_changed)
         self._latency = LatencyWindow()
         self._decisions: deque[dict[str, Any]] = deque(maxlen=DECISIONS_KEPT)
         self._grants_total = 0
@@ -109,6 +110,12 @@ class GPUCoordinator(LedgerFollower):
             self._core.mirror.set_unhealthy(self._unhealthy())
             self._core.mirror.set_scores(self._registration.sampling.scores())
             self._kick()
+
+    def _health_changed(self, incidents: list[HealthIncident]) -> None:
+        """Place nothing new, from now on, on a device that is in trouble."""
+        self._registration.take_health()
+        self._core.mirror.set_unhealthy(self._unhealthy())
+        self._kick()
 
     def _unhealthy(self) -> dict[str, str]:
         """The devices of all hosts that take nothing new: of this one as found now, of others as their records say."""
@@ -393,11 +400,10 @@ class GPUCoordinator(LedgerFollower):
             others = self._ledger.hosts.keys() - self._ledger.absent - {self.host.host_id}
             elsewhere = await readings_elsewhere(self, sorted(others))
 
-        def read(host_id: str, device: Device, milli: int, memory_mib: int) -> tuple[Readings, float | None]:
+        def read(host_id: str, device: Device, milli: int, memory_mib: int) -> DeviceNow:
             if host_id != self.host.host_id:
-                return elsewhere.get(device.uuid, (NOT_ASKED, None))
-            own = self._registration
-            return own.inventory.readings(device, milli, memory_mib), own.sampling.score(device.uuid)
+                return elsewhere.get(device.uuid, NOT_ASKED)
+            return self._registration.now(device, milli, memory_mib)
 
         return device_rows(self._ledger.hosts, self._core.records.allocated(), self._unhealthy(), read)
 
@@ -407,8 +413,7 @@ class GPUCoordinator(LedgerFollower):
         found = {}
         for device in self._registration.inventory.devices:
             milli, memory_mib, _ = allocated.get((self.host.host_id, device.index), (0, 0, []))
-            readings = self._registration.inventory.readings(device, milli, memory_mib)
-            found[device.uuid] = {**asdict(readings), "score": self._registration.sampling.score(device.uuid)}
+            found[device.uuid] = self._registration.now(device, milli, memory_mib).to_record()
         return found
 
     @handles(RecentDecisions)

@@ -1,15 +1,13 @@
-"""A device and its readings: what is known, and for what is not, why."""
+"""A device: what it is, by which names it is known, and which place it has on its host."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping
-from dataclasses import asdict, dataclass, field, fields
-from typing import Any, Protocol, cast
+from dataclasses import asdict, dataclass, fields, replace
+from typing import Any, cast
 
 from actorgrid.actors.ledger.record_types import DeviceRecord, HostRecord
-
-OUTCOMES = ("absent", "no_library", "version_mismatch", "no_driver", "no_permission", "ok")
 
 _WORD = re.compile(r"[a-z0-9.]+")
 
@@ -25,8 +23,13 @@ class Device:
     memory_mib: int
     source: str
     compute_capability: str | None = None
+    """Of NVIDIA's as major.minor; of others what their compilers call the architecture: gfx942, xe-hpc."""
     pcie_bus_id: str | None = None
     numa_node: int | None = None
+
+    def at(self, index: int) -> Device:
+        """The same device at another place of its host."""
+        return replace(self, index=index)
 
     def to_record(self) -> DeviceRecord:
         """The device as the ledger's host record holds it."""
@@ -36,64 +39,6 @@ class Device:
     def from_record(cls, record: Mapping[str, Any]) -> Device:
         """The device of a host record; fields of later versions are passed over."""
         return cls(**{known.name: record[known.name] for known in fields(cls) if known.name in record})
-
-
-@dataclass(frozen=True, slots=True)
-class Readings:
-    """The last readings of a device: each is a value, or ``None`` and a reason in ``unsupported``; never 0 for unknown.
-
-    ``error`` is set when the device itself is in trouble; then nothing is placed on it.
-    """
-
-    memory_used_mib: int | None = None
-    utilization_percent: float | None = None
-    temperature_celsius: float | None = None
-    power_watts: float | None = None
-    unsupported: dict[str, str] = field(default_factory=dict)
-    error: str = ""
-    ecc_corrected: int | None = None
-    """Memory errors that were corrected since the driver was loaded; ``None``: the device does not count them."""
-    ecc_uncorrected: int | None = None
-    """Those that were not."""
-    throttled: str = ""
-    """Why it runs slower than it could, where that is heat or power; empty: it does not, or does not say."""
-
-    @classmethod
-    def none(cls, reason: str, error: str = "") -> Readings:
-        """Readings of a device of which nothing can be read, for one reason."""
-        return cls(unsupported=dict.fromkeys(READINGS, reason), error=error)
-
-    @classmethod
-    def from_record(cls, record: dict[str, Any]) -> Readings:
-        """The readings that :func:`dataclasses.asdict` made *record* of; fields of later versions are passed over."""
-        return cls(**{known.name: record[known.name] for known in fields(cls) if known.name in record})
-
-
-READINGS = ("memory_used_mib", "utilization_percent", "temperature_celsius", "power_watts")
-
-
-@dataclass(frozen=True, slots=True)
-class ProbeReport:
-    """The report of what a vendor's library found. ``outcome`` is one of OUTCOMES; ``problems`` are for people."""
-
-    vendor: str
-    outcome: str
-    message: str = ""
-    driver_version: str | None = None
-    devices: tuple[Device, ...] = ()
-    problems: tuple[str, ...] = ()
-
-
-class Vendor(Protocol):
-    """A vendor's library, used inside a DeviceProbe child only: any call may hang or kill the process."""
-
-    name: str
-
-    def probe(self) -> ProbeReport:
-        """Load the library and list the devices. Never raises: what goes wrong is the report's outcome."""
-
-    def read(self) -> dict[str, Readings]:
-        """Readings by UUID, for every device listed by ``probe``."""
 
 
 def unhealthy_in(host: HostRecord | None) -> dict[str, str]:
@@ -132,5 +77,5 @@ def keep_indexes(found: Iterable[Device], known: dict[str, int]) -> list[Device]
     kept = []
     for device in found:
         index = known[device.uuid] if device.uuid in known else next(spare)
-        kept.append(Device(**(asdict(device) | {"index": index})))
+        kept.append(device.at(index))
     return sorted(kept, key=lambda device: device.index)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import asdict, dataclass
 from itertools import islice
 from typing import Any
 
@@ -12,15 +13,49 @@ from actorgrid.models import DeviceSource, GPUStatus
 from actorgrid.supervisors.server import Server
 
 from ..links.messages import AskHosts
-from .device import Device, Readings
+from .device import Device
+from .device_health import HealthState
+from .readings import READINGS, REASON_MAX, Readings
 
 READINGS_S = 1.0
+_SHOWN = tuple(name for name in READINGS if name != "processes")
 READINGS_HOSTS_MAX = 256
 """Hosts that are asked for readings of their devices when somebody lists all; of the others there are none."""
-NOT_ASKED = Readings.none("its host did not answer, or was not asked")
 
-Elsewhere = dict[str, tuple[Readings, float | None]]
-"""By UUID: readings and score."""
+
+@dataclass(frozen=True, slots=True)
+class DeviceNow:
+    """How a device is now, as its own host knows it."""
+
+    readings: Readings
+    score: float | None = None
+    health: str = HealthState.UNKNOWN.value
+    health_reason: str = ""
+    facts: dict[str, Any] | None = None
+    """The fields of ``probe_report.DeviceFacts``, of a probed device."""
+
+    def to_record(self) -> dict[str, Any]:
+        """It as it crosses to another host: the fields of readings, with those of this one beside them."""
+        own = {"score": self.score, "health": self.health, "health_reason": self.health_reason, "facts": self.facts}
+        return {**asdict(self.readings), **own}
+
+    @classmethod
+    def from_record(cls, record: Mapping[str, Any]) -> DeviceNow:
+        """It from the word of another host, which may be of another version. Raises TypeError for what is none."""
+        score, facts = record.get("score"), record.get("facts")
+        return cls(
+            Readings.from_record(record),
+            score if isinstance(score, float) else None,
+            str(record.get("health", HealthState.UNKNOWN.value))[:40],
+            str(record.get("health_reason", ""))[:REASON_MAX],
+            dict(facts) if isinstance(facts, Mapping) else None,
+        )
+
+
+NOT_ASKED = DeviceNow(Readings.none("its host did not answer, or was not asked"))
+
+Elsewhere = dict[str, DeviceNow]
+"""By UUID."""
 
 
 async def readings_elsewhere(server: Server, hosts: Iterable[str]) -> Elsewhere:
@@ -31,18 +66,20 @@ async def readings_elsewhere(server: Server, hosts: Iterable[str]) -> Elsewhere:
     except ActorGridError as error:
         server.log.info("the other hosts' readings: %s", error)
         return {}
-    return {
-        uuid: (Readings.from_record(record), record.get("score"))
-        for answer in answers.values()
-        for uuid, record in answer.items()
-    }
+    found: Elsewhere = {}
+    for host_id, answer in answers.items():
+        try:
+            found.update({str(uuid): DeviceNow.from_record(record) for uuid, record in answer.items()})
+        except (TypeError, AttributeError) as error:  # a member may send anything
+            server.log.info("the readings of host %s make no sense: %s", host_id, error)
+    return found
 
 
 def device_rows(
     hosts: Mapping[str, HostRecord],
     allocated: Mapping[tuple[str, int], tuple[int, int, list[str]]],
     unhealthy: Mapping[str, str],
-    read: Callable[[str, Device, int, int], tuple[Readings, float | None]],
+    read: Callable[[str, Device, int, int], DeviceNow],
 ) -> list[dict[str, Any]]:
     """All devices of *hosts*: what is *allocated* of each, what *read* gives for it, and why it takes nothing new.
 
@@ -53,9 +90,10 @@ def device_rows(
         for record in host["devices"]:
             device = Device.from_record(record)
             milli, memory_mib, owners = allocated.get((host_id, device.index), (0, 0, []))
-            readings, score = read(host_id, device, milli, memory_mib)
-            row = _device_row(host_id, device, readings, milli, memory_mib, owners)
-            rows.append({**row, "score": score, "unfit": unhealthy.get(device.uuid)})
+            now = read(host_id, device, milli, memory_mib)
+            row = _device_row(host_id, device, now.readings, milli, memory_mib, owners)
+            row |= {"score": now.score, "unfit": unhealthy.get(device.uuid), "health": now.health}
+            rows.append({**row, "health_reason": now.health_reason or None, "facts": now.facts})
     return rows
 
 
@@ -96,4 +134,7 @@ def _device_row(
         "jobs": owners,
         "unsupported": dict(readings.unsupported),
         "error": readings.error or None,
+        "throttled": readings.throttled or None,
+        "readings": {name: getattr(readings, name) for name in _SHOWN},
+        "processes": None if readings.processes is None else [asdict(each) for each in readings.processes],
     }

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from dataclasses import asdict
 from time import time
 
 from actorgrid.actors.ledger.commands import RegisterHost
@@ -11,10 +13,13 @@ from actorgrid.supervisors.runtime import Waiter
 from actorgrid.supervisors.server import Server
 
 from ..ledger.client import LedgerClient
-from .device import Device, Readings, keep_indexes, unhealthy_in
+from .device import Device, keep_indexes, unhealthy_in
+from .device_health import HealthIncident
+from .device_listing import DeviceNow
 from .host_capacity import host_cpu_milli, host_memory_mib
 from .inventory import HostInventory
 from .placement_records import PlacementRecords
+from .readings import Readings
 from .sampling import HostSampling
 
 RETRY_S = 1.0
@@ -25,12 +30,22 @@ TELL_AGAIN_S = 5.0
 class HostRegistration:
     """Registers the host of *server* with *ledger*, again whenever its devices change or their health does.
 
+    *on_health* is told at once what happened to a device: what that means for new work cannot wait for a sample.
+
     ``problem`` says why it is not registered yet. *records* say whether it is, and what is given out of its devices.
     """
 
-    def __init__(self, server: Server, ledger: LedgerClient, records: PlacementRecords) -> None:
+    def __init__(
+        self,
+        server: Server,
+        ledger: LedgerClient,
+        records: PlacementRecords,
+        on_health: Callable[[list[HealthIncident]], None],
+    ) -> None:
         host = server.host
-        self.inventory = HostInventory(host.settings.gpus, host.host_id, server.runtime, self._changed, server.log)
+        self.inventory = HostInventory(
+            host.settings.gpus, host.host_id, server.runtime, self._changed, server.log, on_health
+        )
         self.sampling = HostSampling(host.host_id, server.log)
         self.problem = ""
         self._server = server
@@ -77,6 +92,27 @@ class HostRegistration:
 
         self.sampling.take(self.inventory.devices, read, self.inventory.troubles(), time())
         self.inventory.ask()
+        self.tell_health()
+
+    def now(self, device: Device, allocated_milli: int, allocated_mib: int) -> DeviceNow:
+        """How *device*, one of this host's, is now, with that much of it given out."""
+        health, facts = self.inventory.health_of(device), self.inventory.facts(device)
+        return DeviceNow(
+            self.inventory.readings(device, allocated_milli, allocated_mib),
+            self.sampling.score(device.uuid),
+            health.state.value,
+            health.reason,
+            None if facts is None else asdict(facts),
+        )
+
+    def take_health(self) -> None:
+        """Take over at once which devices are in trouble, before the next sample."""
+        troubles = self.inventory.troubles()
+        self.sampling.take_problems(self.inventory.devices, troubles)
+        self.tell_health()
+
+    def tell_health(self) -> None:
+        """Have the ledger know which devices take nothing new, where that is not what it has."""
         # Have the host that leads know which devices of this one take nothing new.
         now = self._server.runtime.monotonic()
         changed = unhealthy_in(self._ledger.hosts.get(self._server.host.host_id)) != self.sampling.unhealthy()

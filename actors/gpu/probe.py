@@ -2,8 +2,9 @@
 
 A driver call may hang for ever or take its process with it; here that process is this child and no other.
 ``python -m actorgrid.actors.gpu.probe VENDOR FD PARENT_PID`` is the child: it says first what it found, then answers
-each ``read`` with readings, as JSON lines on the socket FD, and dies with its parent. :class:`DeviceProbe`
-is the parent's side: it kills a child that does not answer in time and starts another, ever more slowly.
+each request with readings, or with how a setting went, as JSON lines on the socket FD, and dies with its parent. What
+the driver tells by itself (an XID, a reset) it passes on at once. :class:`DeviceProbe` is the parent's side: it kills a
+child that does not answer in time and starts another, ever more slowly.
 """
 
 from __future__ import annotations
@@ -16,6 +17,8 @@ import signal
 import socket
 import subprocess  # nosec B404 - starts our own interpreter with a fixed argument list
 import sys
+import threading
+from collections import deque
 from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
@@ -23,11 +26,17 @@ from typing import Any, Protocol
 
 import actorgrid
 
-from .device import Device, ProbeReport, Readings, Vendor
+from .probe_report import DeviceEvent, ProbeReport, SettingRefused, Vendor
+from .readings import Readings
 
 MAX_LINE = 4 * 2**20
 BACKOFF_S = 1.0
 BACKOFF_MAX_S = 60.0
+REQUESTS_MAX = 64
+"""Settings that wait for a child; more are refused."""
+EVENTS_WAIT_S = 5.0
+"""How long a child's listener waits for the driver at a time."""
+EVENTS_PER_LINE_MAX = 64
 _REAP_INTERVAL_S = 0.05
 _PR_SET_PDEATHSIG = 1
 
@@ -58,9 +67,9 @@ class DeviceProbe:
     """Keeps one probe child for *vendor* and tells what it says.
 
     *on_report* gets a ProbeReport each time a child has started and looked; *on_readings* gets readings by
-    UUID after each ``ask``; *on_lost* gets the reason whenever a child was killed or died. Nothing here
-    ever blocks. At most one child exists: the next one starts when the last is reaped, 1 s later at first,
-    then twice that each time, at most 60 s.
+    UUID after each ``ask``; *on_events* what the driver told; *on_lost* gets the reason whenever a child was killed or
+    died. Nothing here ever blocks. At most one child exists: the next one starts when the last is reaped, 1 s later at
+    first, then twice that each time, at most 60 s.
     """
 
     def __init__(
@@ -71,6 +80,7 @@ class DeviceProbe:
         on_report: Callable[[ProbeReport], None],
         on_readings: Callable[[dict[str, Readings]], None],
         on_lost: Callable[[str], None],
+        on_events: Callable[[list[DeviceEvent]], None] = lambda events: None,
     ) -> None:
         self.vendor = vendor
         self.timeout_s = timeout_s
@@ -79,6 +89,7 @@ class DeviceProbe:
         self._on_report = on_report
         self._on_readings = on_readings
         self._on_lost = on_lost
+        self._on_events = on_events
         self._process: subprocess.Popen[bytes] | None = None
         self._socket: socket.socket | None = None
         self._buffer = bytearray()
@@ -86,6 +97,8 @@ class DeviceProbe:
         self._backoff_s = BACKOFF_S
         self._reported = False
         self._stopped = False
+        self._settings: deque[tuple[dict[str, Any], Callable[[str], None]]] = deque()
+        self._setting: Callable[[str], None] | None = None
 
     @property
     def pid(self) -> int | None:
@@ -113,17 +126,43 @@ class DeviceProbe:
         self._surroundings.watch(ours.fileno(), self._readable)
         self._expect("start")
 
+    @property
+    def answers(self) -> bool:
+        """Whether a child has told what it found, and is not lost since."""
+        return self._reported and self._socket is not None
+
     def ask(self) -> bool:
         """Ask for readings; ``False`` when there is no child to ask or it still owes an answer."""
+        return self._request({"do": "read"}, "read")
+
+    def set_power_limit(self, uuid: str, watts: float, answered: Callable[[str], None]) -> None:
+        """Have the device draw at most that many watts; *answered* gets "" when it is done, else why it is not."""
+        if not self.answers or len(self._settings) >= REQUESTS_MAX:
+            answered("its probe does not answer just now" if not self.answers else "too many settings wait already")
+            return
+        self._settings.append(({"do": "power_limit", "uuid": uuid, "watts": watts}, answered))
+        self._next_setting()
+
+    def look_again(self, why: str) -> None:
+        """Have another child list the devices anew, soon: those of a library are known from when it was loaded."""
+        if self.answers:
+            self._backoff_s = BACKOFF_S
+            self._lose(why)
+
+    def _request(self, message: dict[str, Any], what: str) -> bool:
         if self._socket is None or not self._reported or self._deadline is not None:
             return False
         try:
-            self._socket.send(b"read\n")
+            self._socket.send(json.dumps(message).encode() + b"\n")
         except OSError as error:
             self._lose(f"is gone: {error}")
             return False
-        self._expect("read")
+        self._expect(what)
         return True
+
+    def _next_setting(self) -> None:
+        if self._settings and self._request(self._settings[0][0], "a setting"):
+            self._setting = self._settings.popleft()[1]
 
     def stop(self) -> None:
         """End the child for good."""
@@ -168,8 +207,13 @@ class DeviceProbe:
     def _take(self, line: bytes) -> None:
         try:
             message = json.loads(line)
-            report = _report_from(message["report"]) if "report" in message else None
-            readings = {uuid: Readings.from_record(said) for uuid, said in message.get("readings", {}).items()}
+            if "events" in message:
+                events = [DeviceEvent.from_record(one) for one in message["events"][:EVENTS_PER_LINE_MAX]]
+                self._on_events(events)
+                return
+            report = ProbeReport.from_record(message["report"]) if "report" in message else None
+            readings = {str(uuid): Readings.from_record(said) for uuid, said in message.get("readings", {}).items()}
+            done = message.get("done")
         except (ValueError, KeyError, TypeError, AttributeError) as error:
             self._lose(f"said something that makes no sense: {error}")
             return
@@ -179,9 +223,14 @@ class DeviceProbe:
         if report is not None:
             self._reported = True
             self._on_report(report)
+        elif done is not None:
+            answered, self._setting = self._setting, None
+            if answered is not None:
+                answered(str(done))
         else:
             self._backoff_s = BACKOFF_S  # it works: the next trouble is a new one
             self._on_readings(readings)
+        self._next_setting()
 
     def _disconnect(self) -> None:
         if self._deadline is not None:
@@ -191,6 +240,13 @@ class DeviceProbe:
             self._surroundings.unwatch(self._socket.fileno())
             self._socket.close()
             self._socket = None
+        waiting = [answered for _, answered in self._settings]
+        if self._setting is not None:
+            waiting.insert(0, self._setting)
+        self._settings.clear()
+        self._setting = None
+        for answered in waiting:
+            answered("its probe ended before it said whether it was done")
 
     def _lose(self, why: str) -> None:
         """Kill the child, tell why, and start another when it is reaped."""
@@ -237,7 +293,7 @@ def look_once(vendor: str, timeout_s: float) -> ProbeReport:
         ours.settimeout(timeout_s)
         try:
             with ours.makefile("rb") as lines:
-                return _report_from(json.loads(lines.readline(MAX_LINE))["report"])
+                return ProbeReport.from_record(json.loads(lines.readline(MAX_LINE))["report"])
         except TimeoutError:
             return ProbeReport(vendor, "no_driver", f"the library did not answer within {timeout_s:g} s")
         except (OSError, ValueError, KeyError, TypeError, AttributeError):
@@ -278,13 +334,6 @@ def _status_text(status: int) -> str:
     return f"signal {-status}"
 
 
-def _report_from(record: dict[str, Any]) -> ProbeReport:
-    fields = dict(record)
-    fields["devices"] = tuple(Device.from_record(device) for device in record["devices"])
-    fields["problems"] = tuple(record["problems"])
-    return ProbeReport(**fields)
-
-
 # -- the child
 
 
@@ -300,18 +349,54 @@ def _vendor(name: str) -> Vendor:
         from .vendors.nvidia import Nvidia
 
         return Nvidia()
+    if name == "amd":
+        from .vendors.amd import Amd
+
+        return Amd()
+    if name == "intel":
+        from .vendors.intel import Intel
+
+        return Intel()
     raise SystemExit(f"no vendor is called {name!r}")
 
 
-def _serve(vendor: Vendor, connection: socket.socket) -> None:
-    """Report, then answer until the parent hangs up."""
-    connection.sendall(json.dumps({"report": asdict(vendor.probe())}).encode() + b"\n")
-    asked = b""
-    while data := connection.recv(4096):
-        *lines, asked = (asked + data).split(b"\n")
-        for _ in lines:
-            readings = {uuid: asdict(said) for uuid, said in vendor.read().items()}
-            connection.sendall(json.dumps({"readings": readings}).encode() + b"\n")
+class _Child:
+    """Serves one parent: reports, then answers until it hangs up; a thread beside it tells what the driver tells."""
+
+    def __init__(self, vendor: Vendor, connection: socket.socket) -> None:
+        self._vendor = vendor
+        self._connection = connection
+        self._sending = threading.Lock()
+
+    def serve(self) -> None:
+        """Serve until the parent hangs up."""
+        self._send({"report": asdict(self._vendor.probe())})
+        threading.Thread(target=self._tell_events, name="events", daemon=True).start()
+        asked = b""
+        while data := self._connection.recv(4096):
+            *lines, asked = (asked + data).split(b"\n")
+            for line in lines:
+                self._send(self._answer(json.loads(line)))
+
+    def _answer(self, request: dict[str, Any]) -> dict[str, Any]:
+        if request["do"] == "power_limit":
+            try:
+                self._vendor.set_power_limit(str(request["uuid"]), float(request["watts"]))
+            except SettingRefused as error:
+                return {"done": str(error) or "refused"}
+            return {"done": ""}
+        return {"readings": {uuid: asdict(said) for uuid, said in self._vendor.read().items()}}
+
+    def _tell_events(self) -> None:
+        while (events := self._vendor.next_events(EVENTS_WAIT_S)) is not None:
+            if events:
+                self._send({"events": [asdict(event) for event in events[:EVENTS_PER_LINE_MAX]]})
+
+    def _send(self, message: dict[str, Any]) -> None:
+        # With NaN, where a driver says so: the parent takes it for no reading.
+        data = json.dumps(message).encode() + b"\n"
+        with self._sending:
+            self._connection.sendall(data)
 
 
 def main(argv: list[str]) -> None:
@@ -325,7 +410,7 @@ def main(argv: list[str]) -> None:
     except ImportError:  # only a nicer name in process lists
         pass
     with socket.socket(fileno=int(fd)) as connection:
-        _serve(_vendor(name), connection)
+        _Child(_vendor(name), connection).serve()
 
 
 if __name__ == "__main__":

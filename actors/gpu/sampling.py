@@ -11,8 +11,9 @@ from collections.abc import Callable, Iterable, Mapping
 from actorgrid.errors import BadRequest
 
 from .clustering import GpuClusteringManager
-from .device import Device, Readings
+from .device import Device
 from .device_score import ONE
+from .readings import Readings
 from .telemetry_history import GpuMetrics
 
 
@@ -34,13 +35,7 @@ class HostSampling:
         mistake) are logged and count as unknown.
         """
         self._last_at = max(self._last_at, at)
-        found = {device.uuid: device for device in devices}
-        for known in self.manager.list_devices():
-            if found.get(known.device_id) != known.device:
-                self.manager.remove_device(known.device_id)
-        for device_id, device in found.items():
-            if device_id not in self.manager:
-                self.manager.register_device(device, self._host_id)
+        for device_id, device in self._keep(devices).items():
             try:
                 metrics = GpuMetrics.of(device, read(device), self._last_at)
             except BadRequest as error:
@@ -48,6 +43,22 @@ class HostSampling:
                 metrics = GpuMetrics(device_id, self._last_at)
             self.manager.record_metrics(metrics)
             self.manager.set_problem(device_id, troubles.get(device_id, ""))
+
+    def take_problems(self, devices: Iterable[Device], troubles: Mapping[str, str]) -> None:
+        """Take which of *devices*, all there are, are in trouble, by UUID, and why; the others are not."""
+        for device_id in self._keep(devices):
+            self.manager.set_problem(device_id, troubles.get(device_id, ""))
+
+    def _keep(self, devices: Iterable[Device]) -> dict[str, Device]:
+        """Have the manager know *devices* and no others, each at its place; they are given back by UUID."""
+        found = {device.uuid: device for device in devices}
+        for known in self.manager.list_devices():
+            if found.get(known.device_id) != known.device:
+                self.manager.remove_device(known.device_id)
+        for device_id, device in found.items():
+            if device_id not in self.manager:
+                self.manager.register_device(device, self._host_id)
+        return found
 
     def unhealthy(self) -> dict[str, str]:
         """The devices that take nothing new, by UUID, with the reason: in trouble, or too hot."""

@@ -12,7 +12,8 @@ from typing import Any
 
 from actorgrid.errors import BadRequest, UnknownNode
 
-from .device import Device, Readings
+from .device import Device
+from .readings import Readings
 
 HISTORY_MAX = 64
 """Samples kept of one device unless told otherwise: five minutes at the default interval of 5 s, about 20 KB."""

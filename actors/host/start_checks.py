@@ -16,12 +16,14 @@ from actorgrid.configs.schema import Settings
 from actorgrid.errors import InvalidSetting, StartFailed
 
 SHOWN_ADDRESSES = 8
+VENDORS = {"nvidia": ("NVIDIA", "nvidia-smi"), "amd": ("AMD", "amd-smi"), "intel": ("Intel", "xpu-smi")}
+"""Vendors that gpus.source may name: as people write them, and the vendor's own tool."""
 CLOCK_BACK_S = 300.0
 """Less is what clocks that are kept by NTP may differ by after a step."""
 
 
 def refuse_what_is_not_here(settings: Settings, paths: HostPaths) -> None:
-    """Raises InvalidSetting for an address that no interface has, and for NVIDIA GPUs that no driver shows.
+    """Raises InvalidSetting for an address that no interface has, and for GPUs of a vendor that no driver shows.
 
     GPUs are looked for when somebody said just now that there are some (a flag), and when the directory is new. A host
     that has been one before starts without them: its vote and its disk are needed whatever its driver does, and
@@ -30,8 +32,8 @@ def refuse_what_is_not_here(settings: Settings, paths: HostPaths) -> None:
     if settings.cluster.listen:
         refuse_foreign_address(settings.cluster.listen, "actorgrid up --listen")
     new = not paths.host_file.exists()
-    if settings.gpus.source == "nvidia" and (new or settings.origin("gpus.source").startswith("--")):
-        _refuse_no_nvidia(settings)
+    if settings.gpus.source in VENDORS and (new or settings.origin("gpus.source").startswith("--")):
+        _refuse_without_devices(settings)
 
 
 def refuse_foreign_address(address: str, how: str) -> None:
@@ -98,18 +100,20 @@ def _addresses(family: socket.AddressFamily) -> list[str]:
     return sorted(found, key=lambda text: (text.startswith("127.") or text == "::1", text))
 
 
-def _refuse_no_nvidia(settings: Settings) -> None:
+def _refuse_without_devices(settings: Settings) -> None:
     from ..gpu.probe import look_once
 
-    report = look_once("nvidia", settings.gpus.probe_timeout_s)
+    vendor = settings.gpus.source
+    name, tool = VENDORS[vendor]
+    report = look_once(vendor, settings.gpus.probe_timeout_s)
     if report.devices:
         return
     said = f": {report.message}" if report.message else ""
     raise InvalidSetting(
-        "gpus.source is nvidia, and no NVIDIA GPU can be used here",
-        asked=f"gpus.source: nvidia ({settings.origin('gpus.source')})",
+        f"gpus.source is {vendor}, and no {name} GPU can be used here",
+        asked=f"gpus.source: {vendor} ({settings.origin('gpus.source')})",
         found=f"{report.outcome}{said}",
-        hint="nvidia-smi says more. Without GPUs: --gpus none; with simulated ones: --gpus 8. Nothing was written",
+        hint=f"{tool} says more. Without GPUs: --gpus none; with simulated ones: --gpus 8. Nothing was written",
         key="gpus.source",
     )
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import re
 import sys
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
@@ -31,6 +32,10 @@ OF_GRANT = (TOKEN, ATTEMPT_NUMBER, JOB_ID, LEASE_ID, CREDENTIAL_FILE, CPU_MILLI)
 VISIBLE = {"nvidia": "CUDA_VISIBLE_DEVICES", "amd": "ROCR_VISIBLE_DEVICES", "intel": "ZE_AFFINITY_MASK"}
 
 
+_ROCR_NAME = re.compile(r"GPU-[0-9a-f]{16}")
+"""A device as ROCR_VISIBLE_DEVICES takes it by name: all others it knows by their place alone."""
+
+
 def host_tag(data_dir: Path) -> str:
     """A tag that tells the work of this data directory from that of other agents on the machine."""
     return hashlib.sha256(os.fsencode(os.path.realpath(data_dir))).hexdigest()[:16]
@@ -45,20 +50,31 @@ def device_variables(host_devices: Iterable[DeviceRecord], granted: Iterable[str
     """Visible-device variables for the granted UUIDs, out of all devices of the host.
 
     Each vendor's variable is always set: empty when nothing of that vendor was granted, so that work without
-    GPUs sees none. Level Zero counts devices by position, so its mask holds positions among Intel's.
+    GPUs sees none. Level Zero counts devices by position, so its mask holds positions among Intel's, in the order of
+    the bus. So does ROCm where a device has no name of its own that it takes (consumers' cards, parts of a device).
     """
     wanted = list(granted)
     devices = sorted(host_devices, key=lambda device: int(device["index"]))
     vendors = {str(device["uuid"]): str(device["vendor"]) for device in devices}
-    intel = [str(device["uuid"]) for device in devices if device["vendor"] == "intel"]
+    intel = [str(device["uuid"]) for device in _on_the_bus(devices, "intel")]
+    amd = [str(device["uuid"]) for device in _on_the_bus(devices, "amd")]
     variables = dict.fromkeys(VISIBLE.values(), "")
-    for vendor in ("nvidia", "amd"):
-        variables[VISIBLE[vendor]] = ",".join(uuid for uuid in wanted if vendors.get(uuid) == vendor)
+    variables[VISIBLE["nvidia"]] = ",".join(uuid for uuid in wanted if vendors.get(uuid) == "nvidia")
+    granted_amd = [uuid for uuid in wanted if vendors.get(uuid) == "amd"]
+    named = all(_ROCR_NAME.fullmatch(uuid) or uuid.startswith("GPU-sim") for uuid in granted_amd)
+    variables[VISIBLE["amd"]] = ",".join(uuid if named else str(amd.index(uuid)) for uuid in granted_amd)
     variables[VISIBLE["intel"]] = ",".join(str(intel.index(uuid)) for uuid in wanted if uuid in intel)
     variables["ZE_FLAT_DEVICE_HIERARCHY"] = "COMPOSITE"
+    variables["ZE_ENABLE_PCI_ID_DEVICE_ORDER"] = "1"
     variables["CUDA_DEVICE_ORDER"] = "PCI_BUS_ID"
     variables["ACTORGRID_DEVICES"] = ",".join(wanted)
     return variables
+
+
+def _on_the_bus(devices: Iterable[DeviceRecord], vendor: str) -> list[DeviceRecord]:
+    """The devices of *vendor* in the order of their places on the bus: that in which its runtime counts them."""
+    own = [device for device in devices if device["vendor"] == vendor]
+    return sorted(own, key=lambda device: (str(device.get("pcie_bus_id") or ""), int(device["index"])))
 
 
 def work_environment(

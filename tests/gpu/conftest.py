@@ -1,80 +1,57 @@
 from __future__ import annotations
 
-import shutil
-import subprocess
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from tests.gpu.drivers.build import AMD_SMI, LEVEL_ZERO, NVML, NoBinding, NoCompiler, StubKind, build
+from tests.gpu.drivers.stubs import StubDriver
 from tests.gpu.rig import Rig
 
-SOURCE = Path(__file__).with_name("nvml_stub.c")
+MakeStub = Callable[[StubKind], StubDriver]
 
 
-class NvmlStub:
-    """The stub library and the state file that says how it behaves."""
-
-    def __init__(self, library: Path, state: Path) -> None:
-        self.library = library
-        self.state = state
-        self.values: dict[str, str] = {}
-
-    def set(self, **values: object) -> None:
-        """Change keys (``gpu0_temp`` stands for ``0.temp``); ``None`` removes one."""
-        for name, value in values.items():
-            key = name[3:].replace("_", ".", 1) if name.startswith("gpu") else name
-            if value is None:
-                self.values.pop(key, None)
-            else:
-                self.values[key] = str(value)
-        text = "".join(f"{key}={value}\n" for key, value in self.values.items())
-        written = self.state.with_suffix(".new")
-        written.write_text(text)
-        written.rename(self.state)
-
-    def add_gpu(self, number: int, **values: object) -> None:
-        """One H100, as NVML describes it, changed by *values*."""
-        fields: dict[str, object] = {
-            "uuid": f"GPU-11111111-0000-0000-0000-00000000000{number}",
-            "name": "NVIDIA H100 80GB HBM3",
-            "total_mib": 81_559,
-            "used_mib": 512 + number,
-            "bus": f"00000000:{0x1B + number:02X}:00.0",
-            "capability": "9.0",
-            "util": 10 + number,
-            "temp": 40 + number,
-            "power_mw": 100_500,
-        }
-        self.set(count=number + 1, **{f"gpu{number}_{name}": value for name, value in (fields | values).items()})
-
-
-@pytest.fixture(scope="session")
-def nvml_library(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    compiler = shutil.which("gcc") or shutil.which("cc")
-    if compiler is None:
-        pytest.skip("no C compiler here: the NVML stub cannot be built, so the real bindings are not exercised")
-    library = tmp_path_factory.mktemp("nvml") / "libnvidia-ml.so.1"
-    subprocess.run(
-        [
-            *(compiler, "-shared", "-fPIC", "-Wall", "-fvisibility=hidden", "-Wl,-soname,libnvidia-ml.so.1"),
-            *("-o", str(library), str(SOURCE)),
-        ],
-        check=True,
-    )
-    return library
+def stub_library(kind: StubKind, omit: tuple[str, ...] = ()) -> Path:
+    """The library of *kind*, built now or before. Skips where it cannot be."""
+    try:
+        return build(kind, omit)
+    except NoCompiler:
+        pytest.skip("no C compiler here: stub drivers cannot be built, so the real bindings are not exercised")
+    except NoBinding as missing:
+        pytest.skip(f"{missing} is not installed: nobody would call the stub driver")
 
 
 @pytest.fixture
-def nvml(nvml_library: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> NvmlStub:
-    """A stub with no devices yet, found by every probe child started from here."""
-    pytest.importorskip("pynvml", reason="nvidia-ml-py is not installed")
-    stub = NvmlStub(nvml_library, tmp_path / "nvml.state")
-    stub.set(driver="600.01")
-    monkeypatch.setenv("ACTORGRID_NVML_LIBRARY", str(nvml_library))
-    monkeypatch.setenv("NVML_STUB_STATE", str(stub.state))
-    return stub
+def make_stub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> MakeStub:
+    """Stub drivers without devices yet, found by every probe child started from here."""
+
+    def make(kind: StubKind) -> StubDriver:
+        stub = StubDriver(kind, stub_library(kind), tmp_path / f"{kind.name}.state")
+        stub.set(driver={NVML: "600.01", AMD_SMI: "6.12.12"}.get(kind, ""))
+        if kind is NVML:
+            stub.set(cuda=13010, nvml="13.600.01")
+        for name, value in stub.variables.items():
+            monkeypatch.setenv(name, value)
+        return stub
+
+    return make
+
+
+@pytest.fixture
+def nvml(make_stub: MakeStub) -> StubDriver:
+    return make_stub(NVML)
+
+
+@pytest.fixture
+def amd_smi(make_stub: MakeStub) -> StubDriver:
+    return make_stub(AMD_SMI)
+
+
+@pytest.fixture
+def level_zero(make_stub: MakeStub) -> StubDriver:
+    return make_stub(LEVEL_ZERO)
 
 
 @pytest.fixture

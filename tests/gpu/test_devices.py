@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from actorgrid.actors.gpu.device import READINGS, Device, answers_to, keep_indexes
+from actorgrid.actors.gpu.device import Device, answers_to, keep_indexes
+from actorgrid.actors.gpu.readings import READINGS
 from actorgrid.actors.gpu.vendors.declared import declared_devices, declared_readings
 from actorgrid.actors.gpu.vendors.nvidia import traces_of_nvidia
 from actorgrid.actors.gpu.vendors.simulated import simulated_devices, simulated_readings

@@ -12,38 +12,14 @@ from typing import Any
 import psutil
 import pytest
 
-from actorgrid.actors.gpu.device import ProbeReport, Readings
-from actorgrid.actors.gpu.probe import DeviceProbe
-from actorgrid.supervisors.inline import InlineNode
-
-
-class Watched:
-    """A probe on a real-time node, and what it told."""
-
-    def __init__(self, timeout_s: float = 20.0) -> None:
-        self.node = InlineNode(real_time=True)
-        self.reports: list[ProbeReport] = []
-        self.readings: list[dict[str, Readings]] = []
-        self.lost: list[str] = []
-        self.probe = DeviceProbe(
-            "nvidia", self.node, timeout_s, self.reports.append, self.readings.append, self.lost.append
-        )
-
-    def wait(self, what: list[Any], count: int = 1) -> Any:
-        self.node.run_until(lambda: len(what) >= count, timeout_s=60, what="word from the probe")
-        return what[-1]
-
-    def read(self) -> dict[str, Readings]:
-        assert self.probe.ask()
-        return self.wait(self.readings, len(self.readings) + 1)
+from tests.gpu.watched import Watched
 
 
 @pytest.fixture
 def watched() -> Iterator[Watched]:
     made = Watched()
     yield made
-    made.probe.stop()
-    made.node._selector.close()
+    made.close()
 
 
 def test_devices_are_listed_as_the_library_describes_them(nvml: Any, watched: Watched) -> None:
@@ -66,11 +42,15 @@ def test_readings_are_values_or_reasons_never_zero_for_unknown(nvml: Any, watche
     watched.wait(watched.reports)
     read = watched.read()
     whole = read["GPU-11111111-0000-0000-0000-000000000000"]
-    assert whole == Readings(512, 10.0, 40.0, 100.5)
+    assert (whole.memory_used_mib, whole.utilization_percent) == (512, 10.0)
+    assert (whole.temperature_celsius, whole.power_watts) == (40.0, 100.5)
     partly = read["GPU-11111111-0000-0000-0000-000000000001"]
     assert partly.power_watts is None
     assert partly.utilization_percent is None
-    assert partly.unsupported == {"power_watts": "Not Supported", "utilization_percent": "Not Supported"}
+    assert {name: partly.unsupported[name] for name in ("power_watts", "utilization_percent")} == {
+        "power_watts": "Not Supported",
+        "utilization_percent": "Not Supported",
+    }
     assert partly.temperature_celsius == 41.0
     nvml.set(gpu0_temp=77)
     assert watched.read()["GPU-11111111-0000-0000-0000-000000000000"].temperature_celsius == 77.0
@@ -131,12 +111,12 @@ def test_a_call_that_never_returns_is_killed_and_a_new_child_started(nvml: Any) 
     watched.wait(watched.reports)
     first = watched.probe.pid
     assert first is not None
-    nvml.set(hang="nvmlDeviceGetUtilizationRates")
+    nvml.fault("nvmlDeviceGetUtilizationRates", "hang")
     assert watched.probe.ask()
     assert not watched.probe.ask(), "one question at a time"
     assert "did not answer read in 2 s" in watched.wait(watched.lost)
     assert not psutil.pid_exists(first)
-    nvml.set(hang=None)
+    nvml.fault("nvmlDeviceGetUtilizationRates", None)
     watched.wait(watched.reports, 2)
     assert watched.probe.restarts == 1
     assert watched.read()["GPU-11111111-0000-0000-0000-000000000000"].utilization_percent == 10.0
@@ -148,16 +128,16 @@ def test_a_library_that_aborts_takes_only_its_child_with_it(nvml: Any, watched: 
     nvml.add_gpu(0)
     watched.probe.start()
     watched.wait(watched.reports)
-    nvml.set(abort="nvmlDeviceGetUtilizationRates")
+    nvml.fault("nvmlDeviceGetUtilizationRates", "abort")
     watched.probe.ask()
     watched.wait(watched.lost)
-    nvml.set(abort=None)
+    nvml.fault("nvmlDeviceGetUtilizationRates", None)
     watched.wait(watched.reports, 2)
     assert watched.read()
 
 
 def test_a_hang_at_start_is_killed_in_time(nvml: Any) -> None:
-    nvml.set(hang="nvmlInit")
+    nvml.fault("nvmlInitWithFlags", "hang")
     watched = Watched(timeout_s=1.5)
     watched.probe.start()
     assert "did not answer start" in watched.wait(watched.lost)

@@ -67,30 +67,34 @@ def test_what_runs_on_a_lost_gpu_stays_counted(nvml: Any, two_gpus: Rig) -> None
     assert two_gpus.state("third") == "queued"
 
 
-def test_a_library_that_hangs_later_is_killed_and_work_goes_on(nvml: Any, make_rig: Callable[..., Rig]) -> None:
+def test_devices_whose_library_hangs_are_unknown_and_not_free(nvml: Any, make_rig: Callable[..., Rig]) -> None:
     nvml.add_gpu(0)
     rig = make_rig("nvidia", probe_interval_s=0.5, probe_timeout_s=1.5).up()
-    nvml.set(hang="nvmlDeviceGetUtilizationRates")
     rig.submit("a", gpus=0.5)
     rig.wait_placed("a")
-    see_again(rig, lambda: rig.coordinator.status()["probe"]["probe_restarts"] >= 1, "the probe killed")
+    nvml.fault("nvmlDeviceGetUtilizationRates", "hang")
+    see_again(rig, lambda: rows(rig)[0].model_dump()["health"] == "unknown", "the device to be unknown")
     assert any("did not answer" in note for note in rig.coordinator.status()["notes"])
+    assert "nobody can say" in str(rows(rig)[0].unfit)
     rig.submit("b", gpus=0.5)
-    rig.wait_placed("b")
-    nvml.set(hang=None)
+    rig.settle()
+    assert rig.state("a") == "placed", "what runs there goes on"
+    assert rig.state("b") == "queued"
+    nvml.fault("nvmlDeviceGetUtilizationRates", None)
     see_again(rig, lambda: rows(rig)[0].utilization_percent == 10.0, "readings again")
+    rig.wait_placed("b")
 
 
 def test_a_driver_that_hangs_at_start_leaves_a_host_without_gpus_that_goes_on_asking(
     nvml: Any, make_rig: Callable[..., Rig]
 ) -> None:
     nvml.add_gpu(0)
-    nvml.set(hang="nvmlInit")
+    nvml.fault("nvmlInitWithFlags", "hang")
     rig = make_rig("nvidia", probe_timeout_s=1.0).up()
     assert rig.ask(Inventory()) == []
     rig.submit("cpu")
     rig.wait_placed("cpu")
-    nvml.set(hang=None)
+    nvml.fault("nvmlInitWithFlags", None)
     see_again(rig, lambda: len(rows(rig)) == 1, "the device")
     rig.submit("gpu", gpus=1)
     rig.wait_placed("gpu")
@@ -100,11 +104,11 @@ def test_auto_simulates_where_only_a_broken_library_is_installed(
     nvml: Any, make_rig: Callable[..., Rig], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(inventory, "traces_of_nvidia", lambda: (True, "library"))
-    nvml.set(abort="nvmlInit")
+    nvml.fault("nvmlInitWithFlags", "abort")
     rig = make_rig("auto").up()
     assert {row.source for row in rows(rig)} == {"simulated"}
     assert any("simulated" in note for note in rig.coordinator.status()["notes"])
-    assert rig.coordinator.status()["probe"]["probe_pid"] is None
+    assert rig.coordinator.status()["probe"]["vendors"]["nvidia"]["pid"] is None
 
 
 @pytest.mark.parametrize(
@@ -125,11 +129,12 @@ def test_a_probe_that_finds_nothing_is_not_kept(nvml: Any, make_rig: Callable[..
     rig = make_rig("auto").up()
     assert {row.source for row in rows(rig)} == {"simulated"}
     status = rig.coordinator.status()
-    assert (status["probe"]["outcome"], status["probe"]["probe_pid"]) == ("absent", None)
+    asked = status["probe"]["vendors"]["nvidia"]
+    assert (asked["outcome"], asked["pid"]) == ("absent", None)
 
 
 def test_stopping_the_coordinator_ends_its_probe(two_gpus: Rig) -> None:
-    pid = two_gpus.coordinator.status()["probe"]["probe_pid"]
+    pid = two_gpus.coordinator.status()["probe"]["vendors"]["nvidia"]["pid"]
     assert psutil.pid_exists(pid)
     two_gpus.coordinator.stop("test")
     assert not psutil.pid_exists(pid)

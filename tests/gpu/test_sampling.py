@@ -7,8 +7,9 @@ from collections.abc import Callable
 
 import pytest
 
-from actorgrid.actors.gpu.device import Device, Readings, unhealthy_in
+from actorgrid.actors.gpu.device import Device, unhealthy_in
 from actorgrid.actors.gpu.messages import Explain, Inventory
+from actorgrid.actors.gpu.readings import Readings
 from actorgrid.actors.gpu.sampling import HostSampling
 from actorgrid.actors.ledger.commands import RegisterHost
 from tests.gpu.rig import Rig, resources

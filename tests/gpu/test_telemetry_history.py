@@ -9,7 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from actorgrid.actors.gpu.device import Device, Readings
+from actorgrid.actors.gpu.device import Device
+from actorgrid.actors.gpu.readings import Readings
 from actorgrid.actors.gpu.telemetry_history import GpuMetrics, TelemetryHistory, aggregate
 from actorgrid.errors import BadRequest, UnknownNode
 

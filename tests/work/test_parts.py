@@ -96,6 +96,26 @@ def test_users_values_win_over_the_agents_and_ours_over_both() -> None:
     assert passed_on({"SSH_AUTH_SOCK": "x"}) == {}
 
 
+def of_vendor(vendor: str, *devices: tuple[str, str]) -> list[dict[str, object]]:
+    return [
+        {"uuid": uuid, "index": place, "vendor": vendor, "pcie_bus_id": bus}
+        for place, (uuid, bus) in enumerate(devices)
+    ]
+
+
+def test_amd_devices_go_by_their_own_name_or_by_their_place_on_the_bus() -> None:
+    named = of_vendor("amd", ("GPU-9a6c0de000000001", "0000:0c:00.0"), ("GPU-9a6c0de000000002", "0000:14:00.0"))
+    assert device_variables(named, ["GPU-9a6c0de000000002"])["ROCR_VISIBLE_DEVICES"] == "GPU-9a6c0de000000002"
+    nameless = of_vendor("amd", ("AMD-b", "0000:14:00.0"), ("AMD-a", "0000:0c:00.0"))
+    assert device_variables(nameless, ["AMD-b"])["ROCR_VISIBLE_DEVICES"] == "1"
+
+
+def test_intel_devices_are_counted_in_the_order_of_the_bus() -> None:
+    devices = of_vendor("intel", ("GPU-b", "0000:9a:00.0"), ("GPU-a", "0000:3a:00.0"))
+    variables = device_variables(devices, ["GPU-b"])
+    assert (variables["ZE_AFFINITY_MASK"], variables["ZE_ENABLE_PCI_ID_DEVICE_ORDER"]) == ("1", "1")
+
+
 @pytest.mark.parametrize(
     ("source", "milli", "memory", "expected"),
     [

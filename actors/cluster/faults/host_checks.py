@@ -18,8 +18,9 @@ from actorgrid.errors import ActorGridError
 from actorgrid.supervisors.server import Server
 
 from ...files.untrusted_files import read_whole
-from ...gpu.device import Readings, unhealthy_in
+from ...gpu.device import unhealthy_in
 from ...gpu.messages import OwnReadings
+from ...gpu.readings import Readings
 from ...ledger.client import LedgerClient
 from ...links.messages import AskHost
 from ..core import Vitals

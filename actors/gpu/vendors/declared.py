@@ -7,7 +7,8 @@ from collections.abc import Sequence
 
 from actorgrid.configs.schema import DeclaredGpus
 
-from ..device import Device, Readings
+from ..device import Device
+from ..readings import Readings
 
 
 def declared_devices(declared: Sequence[DeclaredGpus], host_id: str, first_index: int) -> list[Device]:

@@ -8,17 +8,36 @@ from __future__ import annotations
 
 import ctypes
 import os
+from collections import Counter
 from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
-from ..device import Device, ProbeReport, Readings
+from ..device import Device
+from ..probe_report import FACTS, DeviceEvent, DeviceFacts, DeviceLink, ProbeReport, SettingRefused, link
+from ..readings import DeviceProcess, Readings
+from .answers import Answers, DeviceLost
+from .binding import BindingFailed, load
+from .pci import common_ancestor, numa_node
 
 LIBRARY_VARIABLE = "ACTORGRID_NVML_LIBRARY"
 MAX_DEVICES = 1024
 _PCI_VENDOR = "0x10de"
+_ARCHITECTURES = {
+    2: "Kepler", 3: "Maxwell", 4: "Pascal", 5: "Volta", 6: "Turing", 7: "Ampere", 8: "Ada", 9: "Hopper",
+    10: "Blackwell", 13: "Rubin",
+}  # fmt: skip
+_ANCESTORS = {10: "PIX", 20: "PXB", 30: "PHB", 40: "NODE", 50: "SYS"}
 SLOWDOWNS = ((0x20, "heat (software)"), (0x40, "heat (hardware)"), (0x80, "power brake"))
 """Bits of nvmlDeviceGetCurrentClocksThrottleReasons that are signs of trouble; a power cap or idleness is none."""
+_EVENTS_AT_ONCE = 64
+LINKS_EVERY = 12
+"""Reads between two looks at all NVLinks of a GPU: one a minute at the default interval."""
+_OF_WHOLE = "it is measured for the whole GPU only"
+_NO_ACTIVITY = "NVML does not measure the load of an instance"
+_INSTANCE_LACKS = ("power_watts", "energy_millijoules", "power_limit_watts", "fan_percent", "links_down")
 
 
 def traces_of_nvidia(root: str = "/", environ: dict[str, str] | None = None) -> tuple[bool, str]:
@@ -53,6 +72,22 @@ def _text(answer: Any) -> str:
     return answer.decode(errors="replace") if isinstance(answer, bytes) else str(answer)
 
 
+@dataclass(slots=True)
+class _Known:
+    """A device that is listed: its handle, and that of the GPU it is an instance of (itself, when it is whole)."""
+
+    handle: Any
+    whole: Any
+    ends: tuple[str | None, ...]
+    """Where each NVLink leads: the other's bus id, ``switch``, or ``None`` for one that is down."""
+    links_down: int | None = None
+    reads: int = 0
+
+    @property
+    def is_instance(self) -> bool:
+        return self.handle is not self.whole
+
+
 class Nvidia:
     """NVML behind the Vendor interface. Handles are kept from ``probe`` to ``read``."""
 
@@ -60,47 +95,62 @@ class Nvidia:
 
     def __init__(self) -> None:
         self._nvml: Any = None
-        self._handles: dict[str, Any] = {}
+        self._known: dict[str, _Known] = {}
+        self._events: Any = None
+        self._fatal: frozenset[int] = frozenset()
+
+    # -- what there is
 
     def probe(self) -> ProbeReport:
         """Load NVML and list the devices."""
         library = os.environ.get(LIBRARY_VARIABLE)
         try:
-            import pynvml
-        except ImportError:
-            return self._failed("no_library", "pynvml is not installed; install actorgrid[nvidia]")
-        self._nvml = nvml = pynvml
-        try:
+            self._nvml = nvml = load(_binding, "pynvml", "nvidia")
             if library:
                 ctypes.CDLL(library, mode=ctypes.RTLD_GLOBAL)  # the linker then takes it for the SONAME
             nvml.nvmlInit()
+        except BindingFailed as error:
+            return ProbeReport(self.name, error.outcome, str(error))
         except OSError as error:
-            return self._failed("no_library", f"{library}: {error}")
+            return ProbeReport(self.name, "no_library", f"{library}: {error}")
         except nvml.NVMLError as error:
-            return self._failed(self._outcome(error), str(error))
+            return ProbeReport(self.name, self._outcome(error), str(error))
+        self._fatal = frozenset(
+            (nvml.NVML_ERROR_GPU_IS_LOST, nvml.NVML_ERROR_UNINITIALIZED, nvml.NVML_ERROR_RESET_REQUIRED)
+        )
         problems: list[str] = []
         try:
             driver = _text(nvml.nvmlSystemGetDriverVersion())
             count = min(int(nvml.nvmlDeviceGetCount()), MAX_DEVICES)
         except nvml.NVMLError as error:
-            return self._failed(self._outcome(error), str(error))
+            return ProbeReport(self.name, self._outcome(error), str(error))
         devices: list[Device] = []
+        facts: list[DeviceFacts] = []
         for number in range(count):
             try:
-                handle = nvml.nvmlDeviceGetHandleByIndex(number)
-                for one in self._instances(handle) or [handle]:
-                    devices.append(self._device(one, handle, len(devices)))
-            except nvml.NVMLError as error:
+                whole = nvml.nvmlDeviceGetHandleByIndex(number)
+                parts = self._instances(whole)
+                parent = _text(nvml.nvmlDeviceGetUUID(whole)) if parts else None
+                for handle in parts or [whole]:
+                    devices.append(self._device(handle, whole, len(devices)))
+                    facts.append(self._facts(devices[-1], driver, parent))
+            except (nvml.NVMLError, DeviceLost) as error:
                 problems.append(f"NVIDIA GPU {number}: {error}")
+        links = self._links(devices)
+        self._listen()
         outcome = "ok" if devices else "absent"
-        return ProbeReport(self.name, outcome, "", driver, tuple(devices), tuple(problems))
-
-    def read(self) -> dict[str, Readings]:
-        """Readings by UUID; a device that fails says so and leaves the others alone."""
-        return {uuid: self._read_one(handle) for uuid, handle in self._handles.items()}
-
-    def _failed(self, outcome: str, message: str) -> ProbeReport:
-        return ProbeReport(self.name, outcome, message)
+        version = self._value(lambda: _text(nvml.nvmlSystemGetNVMLVersion()))
+        return ProbeReport(
+            self.name,
+            outcome,
+            "",
+            driver,
+            tuple(devices),
+            tuple(problems),
+            tuple(facts),
+            tuple(links),
+            f"NVML {version}" if version else "NVML",
+        )
 
     def _outcome(self, error: Any) -> str:
         nvml = self._nvml
@@ -126,93 +176,314 @@ class Nvidia:
                     raise
         return found
 
-    def _device(self, handle: Any, parent: Any, index: int) -> Device:
+    def _device(self, handle: Any, whole: Any, index: int) -> Device:
         nvml = self._nvml
         uuid = _text(nvml.nvmlDeviceGetUUID(handle))
         name = self._value(lambda: _text(nvml.nvmlDeviceGetName(handle)))  # older drivers do not name instances
-        bus_id = self._value(lambda: _text(nvml.nvmlDeviceGetPciInfo(parent).busId))
-        capability = self._value(lambda: nvml.nvmlDeviceGetCudaComputeCapability(parent))
-        self._handles[uuid] = handle
+        bus_id = self._value(lambda: _text(nvml.nvmlDeviceGetPciInfo(whole).busId))
+        capability = self._value(lambda: nvml.nvmlDeviceGetCudaComputeCapability(whole))
+        node = self._value(lambda: int(nvml.nvmlDeviceGetNumaNodeId(whole)))
+        self._known[uuid] = _Known(handle, whole, () if handle is not whole else self._link_ends(whole))
         return Device(
             uuid=uuid,
             index=index,
             vendor=self.name,
-            model=name or _text(nvml.nvmlDeviceGetName(parent)) + " MIG",
+            model=name or _text(nvml.nvmlDeviceGetName(whole)) + " MIG",
             memory_mib=int(nvml.nvmlDeviceGetMemoryInfo(handle).total) // 2**20,
             source="probed",
             compute_capability=None if capability is None else "{}.{}".format(*capability),
             pcie_bus_id=bus_id,
-            numa_node=self._numa_node(parent, bus_id),
+            numa_node=node if node is not None and node >= 0 else numa_node(bus_id),  # the driver rarely says
         )
 
-    def _numa_node(self, handle: Any, bus_id: str | None) -> int | None:
-        node: int | None = self._value(lambda: int(self._nvml.nvmlDeviceGetNumaNodeId(handle)))
-        if node is not None or bus_id is None:
-            return node
-        # The driver rarely says; sysfs does. NVML writes the PCI domain with 8 digits, sysfs with 4.
-        path = Path("/sys/bus/pci/devices", bus_id.lower()[-12:], "numa_node")
+    def _facts(self, device: Device, driver: str, parent: str | None) -> DeviceFacts:
+        nvml, known = self._nvml, self._known[device.uuid]
+        whole = known.whole
+        answers = Answers(self._explain)
+        ask = answers.ask
+        ask("architecture", lambda: _ARCHITECTURES.get(nvml.nvmlDeviceGetArchitecture(whole)))
+        ask("driver_version", lambda: driver)
+        ask("runtime_version", self._cuda)
+        ask("firmware", lambda: _text(nvml.nvmlDeviceGetVbiosVersion(whole)))
+        ask("serial", lambda: _text(nvml.nvmlDeviceGetSerial(whole)))
+        ask("minor", lambda: nvml.nvmlDeviceGetMinorNumber(whole))
+        ask("clock_max_mhz", lambda: float(nvml.nvmlDeviceGetMaxClockInfo(whole, nvml.NVML_CLOCK_SM)))
+        ask("memory_clock_max_mhz", lambda: float(nvml.nvmlDeviceGetMaxClockInfo(whole, nvml.NVML_CLOCK_MEM)))
+        for name, kind in (
+            ("slowdown_celsius", nvml.NVML_TEMPERATURE_THRESHOLD_SLOWDOWN),
+            ("shutdown_celsius", nvml.NVML_TEMPERATURE_THRESHOLD_SHUTDOWN),
+        ):
+            ask(name, partial(nvml.nvmlDeviceGetTemperatureThreshold, whole, kind))
+        ask("pcie_generation_max", lambda: nvml.nvmlDeviceGetMaxPcieLinkGeneration(whole))
+        ask("pcie_lanes_max", lambda: nvml.nvmlDeviceGetMaxPcieLinkWidth(whole))
+        ask("ecc", lambda: nvml.nvmlDeviceGetEccMode(whole)[0] == 1)
+        ask("can_partition", lambda: nvml.nvmlDeviceGetMaxMigDeviceCount(whole) > 0)
+        power = ("power_default_watts", "power_min_watts", "power_max_watts")
+        if known.is_instance:
+            answers.lack(_OF_WHOLE, *power, "links")
+        else:
+            ask(power[0], lambda: nvml.nvmlDeviceGetPowerManagementDefaultLimit(whole) / 1000)
+            limits = ask("limits", lambda: nvml.nvmlDeviceGetPowerManagementLimitConstraints(whole))
+            if limits is not None:
+                answers.values.update({power[1]: limits[0] / 1000, power[2]: limits[1] / 1000})
+            answers.lack(answers.unsupported.pop("limits", ""), *(name for name in power if name not in answers.values))
+            answers.values.pop("limits", None)
+            answers.values["links"] = len(known.ends)
+        answers.lack("the driver does not tell it", *(name for name in FACTS if name not in answers.values))
+        partition = device.model.rpartition(" MIG ")[2] if known.is_instance and " MIG " in device.model else None
+        return DeviceFacts(
+            uuid=device.uuid,
+            parent=parent,
+            partition=partition,
+            unsupported={name: why for name, why in answers.unsupported.items() if name not in answers.values},
+            **answers.values,
+        )
+
+    def _cuda(self) -> str:
+        version = int(self._nvml.nvmlSystemGetCudaDriverVersion())
+        return f"CUDA {version // 1000}.{version % 1000 // 10}"
+
+    # -- how they are joined
+
+    def _link_ends(self, handle: Any) -> tuple[str | None, ...]:
+        """Where the NVLinks of a GPU lead."""
+        nvml = self._nvml
+        ends: list[str | None] = []
+        for number in range(nvml.NVML_NVLINK_MAX_LINKS):
+            state = self._value(partial(nvml.nvmlDeviceGetNvLinkState, handle, number))
+            if state is None:
+                break
+            end = None
+            if state == 1:
+                kind = self._value(partial(nvml.nvmlDeviceGetNvLinkRemoteDeviceType, handle, number))
+                if kind == nvml.NVML_NVLINK_DEVICE_TYPE_SWITCH:
+                    end = "switch"
+                else:
+                    remote = self._value(partial(nvml.nvmlDeviceGetNvLinkRemotePciInfo, handle, number))
+                    end = None if remote is None else _text(remote.busId).lower()
+            ends.append(end)
+        return tuple(ends)
+
+    def _links(self, devices: list[Device]) -> list[DeviceLink]:
+        whole = [device for device in devices if not self._known[device.uuid].is_instance]
+        remote = {device.uuid: Counter(filter(None, self._known[device.uuid].ends)) for device in whole}
+        found = []
+        for place, one in enumerate(whole):
+            for other in whole[place + 1 :]:
+                word = self._word(one, other, remote)
+                if word is not None:
+                    found.append(link(one.uuid, other.uuid, word))
+        return found
+
+    def _word(self, one: Device, other: Device, remote: dict[str, Counter[str]]) -> str | None:
+        nvml = self._nvml
+        direct = remote[one.uuid][str(other.pcie_bus_id).lower()]
+        switched = min(remote[one.uuid]["switch"], remote[other.uuid]["switch"])
+        if direct or switched:
+            return f"NV{direct or switched}"
+        level = self._value(
+            lambda: nvml.nvmlDeviceGetTopologyCommonAncestor(
+                self._known[one.uuid].handle, self._known[other.uuid].handle
+            )
+        )
+        word = _ANCESTORS.get(level)
+        if word is None and one.pcie_bus_id and other.pcie_bus_id:
+            word = common_ancestor(one.pcie_bus_id, other.pcie_bus_id)
+        return word
+
+    # -- what they read
+
+    def read(self) -> dict[str, Readings]:
+        """Readings by UUID; a device that fails says so and leaves the others alone."""
+        return {uuid: self._read_one(known) for uuid, known in self._known.items()}
+
+    def _read_one(self, known: _Known) -> Readings:
+        nvml, handle, whole = self._nvml, known.handle, known.whole
+        answers = Answers(self._explain)
+        ask, values = answers.ask, answers.values
         try:
-            said = int(path.read_text())
-        except (OSError, ValueError):
-            return None
-        return said if said >= 0 else None
+            self._read_memory(handle, answers)
+            if known.is_instance:
+                answers.lack(_NO_ACTIVITY, "utilization_percent", "memory_busy_percent")
+                answers.lack(_OF_WHOLE, *_INSTANCE_LACKS)
+            else:
+                rates = ask("rates", lambda: nvml.nvmlDeviceGetUtilizationRates(handle))
+                if rates is None:
+                    answers.lack(answers.unsupported.pop("rates"), "utilization_percent", "memory_busy_percent")
+                else:
+                    del values["rates"]
+                    values["utilization_percent"] = float(rates.gpu)
+                    values["memory_busy_percent"] = float(rates.memory)
+                ask("power_watts", lambda: nvml.nvmlDeviceGetPowerUsage(handle) / 1000.0)
+                ask("energy_millijoules", lambda: int(nvml.nvmlDeviceGetTotalEnergyConsumption(handle)))
+                ask("power_limit_watts", lambda: nvml.nvmlDeviceGetEnforcedPowerLimit(handle) / 1000.0)
+                ask("fan_percent", lambda: float(nvml.nvmlDeviceGetFanSpeed(handle)))
+                if known.ends:
+                    ask("links_down", lambda: self._links_down(known))
+                else:
+                    answers.lack("it has no NVLink", "links_down")
+            ask("temperature_celsius", lambda: float(nvml.nvmlDeviceGetTemperature(whole, nvml.NVML_TEMPERATURE_GPU)))
+            ask("memory_temperature_celsius", lambda: self._memory_temperature(whole))
+            ask("clock_mhz", lambda: float(nvml.nvmlDeviceGetClockInfo(whole, nvml.NVML_CLOCK_SM)))
+            ask("memory_clock_mhz", lambda: float(nvml.nvmlDeviceGetClockInfo(whole, nvml.NVML_CLOCK_MEM)))
+            for name, kind in (
+                ("ecc_corrected", nvml.NVML_MEMORY_ERROR_TYPE_CORRECTED),
+                ("ecc_uncorrected", nvml.NVML_MEMORY_ERROR_TYPE_UNCORRECTED),
+            ):
+                ask(name, partial(nvml.nvmlDeviceGetTotalEccErrors, whole, kind, nvml.NVML_VOLATILE_ECC))
+            rows = ask("rows", lambda: nvml.nvmlDeviceGetRemappedRows(whole))
+            names = ("rows_remapped_corrected", "rows_remapped_uncorrected", "row_remap_pending", "row_remap_failed")
+            if rows is None:
+                answers.lack(answers.unsupported.pop("rows"), *names)
+            else:
+                del values["rows"]
+                values.update(zip(names, (rows[0], rows[1], bool(rows[2]), bool(rows[3])), strict=True))
+            ask("pcie_generation", lambda: nvml.nvmlDeviceGetCurrPcieLinkGeneration(whole))
+            ask("pcie_lanes", lambda: nvml.nvmlDeviceGetCurrPcieLinkWidth(whole))
+            ask("pcie_replays", lambda: nvml.nvmlDeviceGetPcieReplayCounter(whole))
+            ask("processes", lambda: self._processes(handle))
+        except DeviceLost as error:
+            return Readings.none(str(error), error=str(error))
+        reasons = self._value(lambda: int(nvml.nvmlDeviceGetCurrentClocksThrottleReasons(whole))) or 0
+        throttled = ", ".join(word for bits, word in SLOWDOWNS if reasons & bits)
+        return Readings(**values, unsupported=answers.unsupported, throttled=throttled)
+
+    def _read_memory(self, handle: Any, answers: Answers) -> None:
+        nvml = self._nvml
+        # The second version tells what the driver keeps for itself; older drivers have the first alone.
+        both = answers.ask("both", lambda: nvml.nvmlDeviceGetMemoryInfo(handle, nvml.nvmlMemory_v2))
+        if both is not None:
+            del answers.values["both"]
+            answers.values["memory_used_mib"] = int(both.used) // 2**20
+            answers.values["memory_reserved_mib"] = int(both.reserved) // 2**20
+            return
+        answers.unsupported["memory_reserved_mib"] = answers.unsupported.pop("both")
+        answers.ask("memory_used_mib", lambda: int(nvml.nvmlDeviceGetMemoryInfo(handle).used) // 2**20)
+
+    def _memory_temperature(self, handle: Any) -> float | None:
+        nvml = self._nvml
+        (value,) = nvml.nvmlDeviceGetFieldValues(handle, [nvml.NVML_FI_DEV_MEMORY_TEMP])
+        if value.nvmlReturn != nvml.NVML_SUCCESS:
+            raise nvml.NVMLError(value.nvmlReturn)
+        return float(value.value.uiVal)
+
+    def _links_down(self, known: _Known) -> int | None:
+        """NVLinks that do not work. There are up to 18 to ask, so they are asked now and then; an XID tells sooner."""
+        if known.reads % LINKS_EVERY == 0:
+            state = self._nvml.nvmlDeviceGetNvLinkState
+            asked = [self._value(partial(state, known.handle, number)) for number in range(len(known.ends))]
+            known.links_down = None if None in asked else sum(answer != 1 for answer in asked)
+        known.reads += 1
+        return known.links_down
+
+    def _processes(self, handle: Any) -> tuple[DeviceProcess, ...]:
+        found: dict[int, DeviceProcess] = {}
+        for process in self._nvml.nvmlDeviceGetComputeRunningProcesses(handle):
+            memory = None if process.usedGpuMemory is None else int(process.usedGpuMemory) // 2**20
+            found[int(process.pid)] = DeviceProcess(int(process.pid), memory)
+        return tuple(found.values())
+
+    def _explain(self, error: Exception) -> str:
+        nvml = self._nvml
+        if isinstance(error, nvml.NVMLError):
+            if error.value in self._fatal:
+                raise DeviceLost(str(error)) from error
+            return str(error)
+        if isinstance(error, AttributeError):  # an older pynvml does not have it
+            return f"nvidia-ml-py is too old: {error}"
+        raise error
 
     def _value(self, ask: Callable[[], Any]) -> Any:
-        """The answer, or ``None`` when this device or driver does not know; other failures are raised."""
-        nvml = self._nvml
+        """The answer, or ``None`` when there is none: nobody depends on it. A device that is lost is DeviceLost."""
         try:
             return ask()
-        except nvml.NVMLError as error:
-            if error.value in (
-                nvml.NVML_ERROR_NOT_SUPPORTED,
-                nvml.NVML_ERROR_FUNCTION_NOT_FOUND,
-                nvml.NVML_ERROR_INVALID_ARGUMENT,
-                nvml.NVML_ERROR_NO_PERMISSION,
-            ):
-                return None
-            raise
-
-    def _read_one(self, handle: Any) -> Readings:
-        nvml = self._nvml
-        asked: dict[str, Callable[[], float | int]] = {
-            "memory_used_mib": lambda: int(nvml.nvmlDeviceGetMemoryInfo(handle).used) // 2**20,
-            "utilization_percent": lambda: float(nvml.nvmlDeviceGetUtilizationRates(handle).gpu),
-            "temperature_celsius": lambda: float(nvml.nvmlDeviceGetTemperature(handle, nvml.NVML_TEMPERATURE_GPU)),
-            "power_watts": lambda: nvml.nvmlDeviceGetPowerUsage(handle) / 1000.0,
-        }
-        values: dict[str, Any] = {}
-        unsupported: dict[str, str] = {}
-        for name, ask in asked.items():
-            try:
-                values[name] = ask()
-            except nvml.NVMLError as error:
-                if error.value in (
-                    nvml.NVML_ERROR_GPU_IS_LOST,
-                    nvml.NVML_ERROR_UNINITIALIZED,
-                    nvml.NVML_ERROR_RESET_REQUIRED,
-                ):
-                    return Readings.none(str(error), error=str(error))
-                unsupported[name] = str(error)
-        return Readings(**values, unsupported=unsupported, **self._signs_of_wear(handle))
-
-    def _signs_of_wear(self, handle: Any) -> dict[str, Any]:
-        """Counts of memory errors, and why it is slowed down; what a device or driver does not say is left out."""
-        nvml = self._nvml
-
-        def errors(kind: str) -> Callable[[], int]:
-            return lambda: int(nvml.nvmlDeviceGetTotalEccErrors(handle, getattr(nvml, kind), nvml.NVML_VOLATILE_ECC))
-
-        found = {
-            "ecc_corrected": self._asked(errors("NVML_MEMORY_ERROR_TYPE_CORRECTED")),
-            "ecc_uncorrected": self._asked(errors("NVML_MEMORY_ERROR_TYPE_UNCORRECTED")),
-        }
-        reasons = self._asked(lambda: int(nvml.nvmlDeviceGetCurrentClocksThrottleReasons(handle))) or 0
-        words = [word for bits, word in SLOWDOWNS if reasons & bits]
-        return {**found, "throttled": ", ".join(words)}
-
-    def _asked(self, ask: Callable[[], Any]) -> Any:
-        """The answer, or ``None`` when there is none for whatever reason: nobody depends on it."""
-        try:
-            return ask()
-        except (self._nvml.NVMLError, AttributeError):  # an older pynvml does not have it
+        except (self._nvml.NVMLError, AttributeError) as error:
+            self._explain(error)
             return None
+
+    # -- what happens to them
+
+    def _listen(self) -> None:
+        nvml = self._nvml
+        wholes: dict[str, Any] = {}
+        for uuid, known in self._known.items():
+            wholes.setdefault(
+                uuid if not known.is_instance else _text(nvml.nvmlDeviceGetUUID(known.whole)), known.whole
+            )
+        try:
+            events = nvml.nvmlEventSetCreate()
+        except nvml.NVMLError:
+            return
+        wanted = (
+            nvml.nvmlEventTypeXidCriticalError
+            | nvml.nvmlEventTypeDoubleBitEccError
+            | nvml.nvmlEventTypeSingleBitEccErrorStorm
+        )
+        for handle in wholes.values():
+            kinds = self._value(partial(nvml.nvmlDeviceGetSupportedEventTypes, handle))
+            if kinds:
+                self._value(partial(nvml.nvmlDeviceRegisterEvents, handle, kinds & wanted, events))
+                self._events = events
+
+    def next_events(self, wait_s: float) -> list[DeviceEvent] | None:
+        """XIDs and ECC errors as they happen."""
+        nvml = self._nvml
+        if self._events is None:
+            return None
+        found: list[DeviceEvent] = []
+        timeout_ms = int(wait_s * 1000)
+        while len(found) < _EVENTS_AT_ONCE:
+            try:
+                data = nvml.nvmlEventSetWait_v2(self._events, timeout_ms)
+            except nvml.NVMLError as error:
+                if error.value == nvml.NVML_ERROR_TIMEOUT:
+                    return found
+                if error.value == nvml.NVML_ERROR_GPU_IS_LOST:
+                    # Then the set is of no more use: one of its devices fell off the bus.
+                    self._events = None
+                    return [*found, DeviceEvent("", "lost", error.value, str(error))]
+                self._events = None
+                return found or None
+            timeout_ms = 0
+            found.append(self._event(data))
+        return found
+
+    def _event(self, data: Any) -> DeviceEvent:
+        nvml = self._nvml
+        uuid = self._value(lambda: _text(nvml.nvmlDeviceGetUUID(data.device))) or self._uuid_at(data.device)
+        if data.eventType == nvml.nvmlEventTypeXidCriticalError:
+            return DeviceEvent(uuid, "xid", int(data.eventData))
+        kinds = {
+            nvml.nvmlEventTypeDoubleBitEccError: "ecc_uncorrected",
+            nvml.nvmlEventTypeSingleBitEccError: "ecc_corrected",
+            nvml.nvmlEventTypeSingleBitEccErrorStorm: "ecc_storm",
+        }
+        return DeviceEvent(uuid, kinds.get(data.eventType, "other"), int(data.eventType))
+
+    def _uuid_at(self, handle: Any) -> str:
+        """The UUID of a device that does not answer any more, by the handle it was listed with."""
+        address = ctypes.cast(handle, ctypes.c_void_p).value
+        for uuid, known in self._known.items():
+            if ctypes.cast(known.whole, ctypes.c_void_p).value == address:
+                return uuid
+        return ""
+
+    # -- what is set
+
+    def set_power_limit(self, uuid: str, watts: float) -> None:
+        """Set the power limit, which needs root and lasts until the driver is unloaded."""
+        known = self._known.get(uuid)
+        if known is None:
+            raise SettingRefused(f"NVML lists no device {uuid}")
+        if known.is_instance:
+            raise SettingRefused("an instance has no power limit of its own; its GPU has")
+        try:
+            self._nvml.nvmlDeviceSetPowerManagementLimit(known.handle, round(watts * 1000))
+        except self._nvml.NVMLError as error:
+            raise SettingRefused(str(error)) from error
+
+
+def _binding() -> Any:
+    import pynvml
+
+    return pynvml

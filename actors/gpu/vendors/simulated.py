@@ -7,7 +7,8 @@ import re
 
 from actorgrid.errors import InvalidSetting
 
-from ..device import Device, Readings
+from ..device import Device
+from ..readings import READINGS, Readings
 
 _SPEC = re.compile(r"^simulated:(\d{1,4})x([A-Za-z0-9_.]+)-(\d+)GB$")
 _CAPABILITY = {
@@ -33,6 +34,8 @@ _VENDORS = {
     "qualcomm": re.compile(r"adreno|cloudai|aic\d"),
 }
 _POWER_W = {"T4": 70, "L4": 72, "A10": 150, "P100": 250, "V100": 300, "A40": 300, "L40S": 350, "A100": 400}
+_SIMULATED = ("memory_used_mib", "utilization_percent", "temperature_celsius", "power_watts")
+_NOT_SIMULATED = {name: "it is not simulated" for name in READINGS if name not in _SIMULATED}
 _IDLE_SHARE = 0.1
 _FULL_POWER_W = 700
 _IDLE_C, _FULL_C = 32.0, 74.0
@@ -80,4 +83,5 @@ def simulated_readings(device: Device, allocated_milli: int, allocated_mib: int)
         utilization_percent=round(100.0 * busy, 1),
         temperature_celsius=round(_IDLE_C + (_FULL_C - _IDLE_C) * busy, 1),
         power_watts=round(full_w * (_IDLE_SHARE + (1 - _IDLE_SHARE) * busy), 1),
+        unsupported=_NOT_SIMULATED,
     )
