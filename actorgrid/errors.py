@@ -12,6 +12,10 @@
     - AmbiguousKeyword
     - UnknownPolicy
     - MalformedJoinToken
+    - InvalidGraph
+      * CyclicGraph
+      * MissingProducer
+      * UnsatisfiableCost
   + ConfigError
     - MalformedConfig
     - UnknownSetting
@@ -68,6 +72,7 @@
     - DuplicateNode
     - UnknownPlacement
     - AdoptRefused
+    - AllocatorStalled
     - InvalidBlock
   + Overloaded
     - QueueFull
@@ -236,6 +241,22 @@ class UnknownPolicy(BadRequest):
 
 class MalformedJoinToken(BadRequest):
     """The text is not a join token, or a damaged one."""
+
+
+class InvalidGraph(BadRequest):
+    """A graph of steps that cannot be run as it is written."""
+
+
+class CyclicGraph(InvalidGraph):
+    """Steps of a graph wait for each other in a circle; ``details["circle"]`` names them in order."""
+
+
+class MissingProducer(InvalidGraph):
+    """A step takes from another that is not in the graph."""
+
+
+class UnsatisfiableCost(InvalidGraph):
+    """A step of a graph needs what no host could give it; ``details`` name the step and a path to it."""
 
 
 class ConfigError(ActorGridError):
@@ -501,6 +522,10 @@ class UnknownPlacement(PlacementError):
 
 class AdoptRefused(PlacementError):
     """An adopted placement does not fit what the engine holds."""
+
+
+class AllocatorStalled(PlacementError):
+    """An allocator begins nothing of a graph although nothing of it runs."""
 
 
 class InvalidBlock(PlacementError):

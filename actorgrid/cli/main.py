@@ -44,6 +44,7 @@ COMMANDS: dict[str, dict[str, tuple[str, str]]] = {
     "Work": {
         "run": ("run:command", "Run a command as a job; its output and exit status are yours."),
         "submit": ("submit:command", "Queue a Python file as a job."),
+        "dag": ("dag:command", "Plan graphs of steps (DAGs)."),
         "ps": ("jobs:ps", "List jobs."),
         "logs": ("logs:command", "Print a job's output."),
         "cancel": ("jobs:cancel", "Cancel jobs, waiting or running."),

@@ -38,6 +38,7 @@ MODULES = (
     "cluster",
     "cluster_agents",
     "gossip",
+    "graph_plans",
     "graphs",
     "host",
     "jobs",

@@ -1,0 +1,170 @@
+"""A graph as people write it (YAML, JSON) and as it crosses the door: models, and the checked graph they make."""
+
+from __future__ import annotations
+
+import json
+import re
+import uuid
+from pathlib import Path
+from typing import Annotated, Any
+
+import yaml
+from pydantic import AliasChoices, BeforeValidator, Field, ValidationError, model_validator
+
+from actorgrid.demand import Demand
+from actorgrid.errors import InvalidGraph
+from actorgrid.models import ExecText, Pool, RequestBody, Resources, parse_bytes
+from actorgrid.sizes import PATH_BYTES_MAX
+
+from .allocators import DEFAULT
+from .model import (
+    ID_CHARS_MAX,
+    NAMED_MAX,
+    RETRIES_MAX,
+    SECONDS_MAX,
+    STEPS_MAX,
+    Cost,
+    Graph,
+    GraphStep,
+    OnFailure,
+    StepKind,
+)
+
+FILE_BYTES_MAX = 64 * 2**20
+"""Of a file with a graph."""
+GRAPH_ID = r"^[A-Za-z0-9][A-Za-z0-9_-]{0,39}$"
+"""A job's id, short enough that those of its steps are none too long; without dots, which these have."""
+StepId = Annotated[str, Field(min_length=1, max_length=ID_CHARS_MAX)]
+Amount = Annotated[int, Field(ge=0, le=2**53), BeforeValidator(parse_bytes)]
+
+
+class StepInput(RequestBody):
+    """A step whose value is taken. *bytes*: how much of it, where that is not all that the other gives."""
+
+    step: StepId
+    bytes: Amount | None = None
+
+
+def _input(value: object) -> object:
+    return {"step": value} if isinstance(value, str) else value
+
+
+class StepRequest(Resources):
+    """One step of a graph. *gpus*, *cpus*, *memory* and the like are what one run of it needs."""
+
+    id: StepId
+    kind: StepKind = StepKind.COMMAND
+    command: list[ExecText] = Field(
+        default_factory=list, max_length=4096, description="argv; a text is a line for sh -c"
+    )
+    inputs: list[Annotated[StepInput, BeforeValidator(_input)]] = Field(
+        default_factory=list, max_length=STEPS_MAX, description="steps whose values it takes"
+    )
+    after: list[StepId] = Field(default_factory=list, max_length=STEPS_MAX, description="steps that come before it")
+    runtime_s: float | None = Field(default=None, ge=0, le=SECONDS_MAX, description="how long it is expected to take")
+    output_bytes: Amount | None = Field(default=None, description="how much it is expected to give")
+    needs: dict[str, Annotated[int, Field(ge=0, le=2**53)]] = Field(
+        default_factory=dict, max_length=NAMED_MAX, description="amounts of the graph's own resources"
+    )
+    node: str = Field(default="", max_length=128, description="the host that it must run on")
+    collocated: str = Field(default="", max_length=ID_CHARS_MAX, description="the step on whose host it must run")
+    retries: int = Field(default=0, ge=0, le=RETRIES_MAX, description="further attempts after a failure")
+    max_execution_time_s: float | None = Field(
+        default=None,
+        gt=0,
+        le=SECONDS_MAX,
+        validation_alias=AliasChoices("max_execution_time_s", "timeout", "timeout_s"),
+        description="each attempt is stopped after this long",
+    )
+    env: dict[str, ExecText] = Field(default_factory=dict, max_length=1024)
+    cwd: str | None = Field(default=None, max_length=PATH_BYTES_MAX)
+    pool: Pool | None = None
+
+    @model_validator(mode="before")
+    @classmethod
+    def _line(cls, value: object) -> object:
+        if isinstance(value, dict) and isinstance(value.get("command"), str):
+            return {**value, "command": ["sh", "-c", value["command"]]}
+        return value
+
+    @model_validator(mode="after")
+    def _one_kind(self) -> StepRequest:
+        if self.kind is StepKind.COMMAND and not self.command:
+            raise ValueError(f"step {self.id}: a command is missing: a line for the shell, or a list of words")
+        return self
+
+    def to_step(self) -> GraphStep:
+        """The step, for a graph to check. Raises InvalidGraph."""
+        sizes = tuple(each.bytes for each in self.inputs)
+        known = all(size is not None for size in sizes)
+        return GraphStep(
+            self.id,
+            self.kind,
+            inputs=tuple(each.step for each in self.inputs),
+            after=tuple(self.after),
+            cost=Cost(Demand.of_request(self), self.runtime_s, self.output_bytes, dict(self.needs)),
+            input_bytes=tuple(size or 0 for size in sizes) if known else (),
+            node=self.node,
+            collocated=self.collocated,
+            retries=self.retries,
+        )
+
+
+class GraphRequest(RequestBody):
+    """A graph to accept: it is one job, and its steps are jobs of it."""
+
+    graph_id: str = Field(default_factory=lambda: uuid.uuid4().hex, pattern=GRAPH_ID)
+    name: str = Field(default="", max_length=200)
+    strategy: str = Field(default=DEFAULT, max_length=100, description="who decides which step runs where")
+    on_failure: OnFailure = OnFailure.FAIL_FAST
+    in_parallel: int = Field(default=0, ge=0, le=STEPS_MAX, description="steps that may run at once; 0: any number")
+    resources: dict[str, Annotated[int, Field(ge=0, le=2**53)]] = Field(
+        default_factory=dict, max_length=NAMED_MAX, description="what the graph counts by itself, as licences"
+    )
+    steps: list[StepRequest] = Field(min_length=1, max_length=STEPS_MAX)
+
+    def to_graph(self) -> Graph:
+        """The checked graph. Raises InvalidGraph, MissingProducer, CyclicGraph."""
+        steps = [step.to_step() for step in self.steps]
+        return Graph(steps, named=self.resources, in_parallel=self.in_parallel, name=self.name)
+
+
+def read_graph_file(path: Path) -> dict[str, Any]:
+    """What a YAML or JSON file with a graph holds. Raises InvalidGraph for one that is none, or too large."""
+    try:
+        if path.stat().st_size > FILE_BYTES_MAX:
+            raise InvalidGraph("the file is too large for a graph", asked=str(path), found=f"at most {FILE_BYTES_MAX}")
+        text = path.read_text(encoding="utf-8")
+        document = json.loads(text) if path.suffix == ".json" else yaml.safe_load(text)
+    except OSError as error:
+        raise InvalidGraph(f"{path} cannot be read: {error.strerror}", asked=str(path)) from None
+    except (ValueError, yaml.YAMLError, RecursionError) as error:
+        raise InvalidGraph(f"{path} is no YAML or JSON", found=re.sub(r"\s+", " ", str(error))[:300]) from None
+    if not isinstance(document, dict):
+        raise InvalidGraph(f"{path} holds no graph", found=type(document).__name__, hint="a map with the list `steps:`")
+    return document
+
+
+def request_of(document: dict[str, Any]) -> GraphRequest:
+    """The request that a document makes. Raises InvalidGraph, which names the place."""
+    try:
+        return GraphRequest.model_validate(document)
+    except ValidationError as error:
+        raise _named(document, error) from None
+
+
+def _named(document: dict[str, Any], error: ValidationError) -> InvalidGraph:
+    first = error.errors(include_url=False)[0]
+    place = list(first["loc"])
+    steps = document.get("steps")
+    if place[:1] == ["steps"] and len(place) > 1 and isinstance(place[1], int) and isinstance(steps, list):
+        own = steps[place[1]]
+        id = own.get("id") if isinstance(own, dict) else None
+        place = [f"step {id!r}" if id else f"step {place[1]}", *place[2:]]
+    where = ".".join(str(part) for part in place)
+    more = f", and {error.error_count() - 1} more" if error.error_count() > 1 else ""
+    return InvalidGraph(
+        f"{where}: {first['msg'].removeprefix('Value error, ')}{more}",
+        asked=str(first.get("input"))[:200],
+        hint="docs/graphs.md has the form; actorgrid dag plan FILE checks it",
+    )
