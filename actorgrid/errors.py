@@ -89,6 +89,7 @@
   + SafetyViolated
   + ActorError
     - CallTimeout
+    - ReceiveTimeout (also a TimeoutError)
     - NoSuchActor
     - ActorDown
     - InvalidChildSpec
@@ -600,6 +601,12 @@ class ActorError(ActorGridError):
 
 class CallTimeout(ActorError):
     """No reply came in time; whether the request was carried out is unknown."""
+
+    http_status = 504
+
+
+class ReceiveTimeout(ActorError, TimeoutError):
+    """No message of the wanted kind came in time; those that came are still in the mailbox."""
 
     http_status = 504
 

@@ -25,6 +25,8 @@ cdef class TimerWheel:
     cdef int count
     cdef list items
 
+    cdef int put(self, long long at, object item) except -1
+    cdef object take(self, int at)
     cdef int grow(self) except -1
     cdef void link(self, int handle) noexcept
     cdef object drop(self, int handle)

@@ -38,42 +38,13 @@ cdef class TimerWheel:
 
     def add(self, tick, item):
         """Let *item* be due at *tick* (at once, when that is past); gives its handle. Raises BadRequest below 0."""
-        cdef long long at = checked(tick)
-        cdef int handle = self.free_head
-        if handle >= 0:
-            self.free_head = self.timers[handle].next
-            self.items[handle] = item
-        else:
-            if self.used == self.capacity:
-                self.grow()
-            handle = self.used
-            self.items.append(item)
-            self.used += 1
-        self.timers[handle].tick = at if at > self.now else self.now
-        self.count += 1
-        self.link(handle)
-        return handle
+        return self.put(checked(tick), item)
 
     def cancel(self, long long handle):
         """Forget the timer and give its item; the handle is void from here on, as it is once the timer was due."""
-        cdef int at, slot, before, behind
         if not (0 <= handle < self.used and self.timers[handle].slot >= 0):
             raise AssertionError(f"no timer is set under {handle}")
-        at = <int>handle
-        slot = self.timers[at].slot
-        before = self.timers[at].previous
-        behind = self.timers[at].next
-        if before >= 0:
-            self.timers[before].next = behind
-        else:
-            self.heads[slot] = behind
-        if behind >= 0:
-            self.timers[behind].previous = before
-        else:
-            self.tails[slot] = before
-        if self.heads[slot] < 0:
-            self.bits[slot >> BITS] &= ~(<unsigned long long>1 << (slot & (SLOTS - 1)))
-        return self.drop(at)
+        return self.take(<int>handle)
 
     def advance(self, tick):
         """Move on to *tick* (an earlier one is as the present one) and take out what is due by then, earliest first.
@@ -121,6 +92,40 @@ cdef class TimerWheel:
                     earliest = self.timers[at].tick
                 at = self.timers[at].next
         return earliest
+
+    cdef int put(self, long long at, object item) except -1:
+        """``add`` of a tick that is in range."""
+        cdef int handle = self.free_head
+        if handle >= 0:
+            self.free_head = self.timers[handle].next
+            self.items[handle] = item
+        else:
+            if self.used == self.capacity:
+                self.grow()
+            handle = self.used
+            self.items.append(item)
+            self.used += 1
+        self.timers[handle].tick = at if at > self.now else self.now
+        self.count += 1
+        self.link(handle)
+        return handle
+
+    cdef object take(self, int at):
+        """``cancel`` of a handle that is in use."""
+        cdef int slot = self.timers[at].slot
+        cdef int before = self.timers[at].previous
+        cdef int behind = self.timers[at].next
+        if before >= 0:
+            self.timers[before].next = behind
+        else:
+            self.heads[slot] = behind
+        if behind >= 0:
+            self.timers[behind].previous = before
+        else:
+            self.tails[slot] = before
+        if self.heads[slot] < 0:
+            self.bits[slot >> BITS] &= ~(<unsigned long long>1 << (slot & (SLOTS - 1)))
+        return self.drop(at)
 
     cdef int grow(self) except -1:
         cdef int capacity = 2 * self.capacity if self.capacity else 16
