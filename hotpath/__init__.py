@@ -14,6 +14,7 @@ from .records import NodeView, Placement, TypicalTask
 
 if TYPE_CHECKING:
     from .reference.delta_merge import DeltaMerge, checked_pairs
+    from .reference.dotted_parts import ContextParts, DottedParts
     from .reference.forecast import Forecast
     from .reference.memory_pool import Block, Blocks, Defragmentation, MemoryPool, Move
     from .reference.placement import PlacementEngine
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
     COMPILED: bool
 elif os.environ.get("ACTORGRID_PURE_PYTHON") == "1":
     from .reference.delta_merge import DeltaMerge, checked_pairs
+    from .reference.dotted_parts import ContextParts, DottedParts
     from .reference.forecast import Forecast
     from .reference.memory_pool import Block, Blocks, Defragmentation, MemoryPool, Move
     from .reference.placement import PlacementEngine
@@ -33,6 +35,7 @@ elif os.environ.get("ACTORGRID_PURE_PYTHON") == "1":
 else:
     try:
         from .delta_merge import DeltaMerge, checked_pairs
+        from .dotted_parts import ContextParts, DottedParts
         from .forecast import Forecast
         from .memory_pool import Block, Blocks, Defragmentation, MemoryPool, Move
         from .placement import PlacementEngine
@@ -42,6 +45,7 @@ else:
         COMPILED = True
     except ModuleNotFoundError:
         from .reference.delta_merge import DeltaMerge, checked_pairs
+        from .reference.dotted_parts import ContextParts, DottedParts
         from .reference.forecast import Forecast
         from .reference.memory_pool import Block, Blocks, Defragmentation, MemoryPool, Move
         from .reference.placement import PlacementEngine
@@ -54,8 +58,10 @@ __all__ = [
     "COMPILED",
     "Block",
     "Blocks",
+    "ContextParts",
     "Defragmentation",
     "DeltaMerge",
+    "DottedParts",
     "Forecast",
     "LatencyWindow",
     "MemoryPool",

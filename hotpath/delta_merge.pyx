@@ -4,7 +4,9 @@ Reading knows the canonical bytes only, and of values those without lists and di
 gives None, and the types decide. So there is one place that says what is malformed.
 """
 
+from actorgrid.hotpath.dotted_parts cimport ContextParts, DottedParts, compact, insert, see
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
+from cpython.object cimport PyObject, PyTypeObject
 from cpython.unicode cimport PyUnicode_DecodeUTF8
 from libc.stdint cimport int64_t, uint64_t
 from libc.string cimport memcmp
@@ -21,6 +23,8 @@ cdef enum:
     HOST_BYTES_MAX = 256
     FIELD_BYTES_MAX = 1024
     VALUE_BYTES_MAX = 1 << 20
+    FEW_MAX = 16  # dots of a delta that is kept as a row of them
+    REPLICAS_KNOWN_MAX = 4096
 
 cdef tuple NAMES = ("pn_counter", "g_counter", "lww_register", "mv_register", "or_set", "or_map", "ew_flag")
 cdef tuple NO_REST = ()
@@ -176,7 +180,7 @@ cdef bint plain_value(const unsigned char* start, Py_ssize_t size) noexcept nogi
     return read_bytes(&reader, &inside, &length) and reader.at == reader.end
 
 
-# -- dots in dicts
+# -- joins
 
 
 cdef inline bint holds(dict vector, dict cloud, tuple dot) except -1:
@@ -191,66 +195,17 @@ cdef inline bint holds(dict vector, dict cloud, tuple dot) except -1:
     return beyond is not None and counter in beyond
 
 
-cdef int compact(dict vector, dict cloud, object replica) except -1:
-    cdef set beyond = cloud[replica]
-    highest = vector.get(replica, 0)
-    while highest + 1 in beyond:
-        highest += 1
-    vector[replica] = highest
-    rest = {counter for counter in beyond if counter > highest}
-    if rest:
-        cloud[replica] = rest
-    else:
-        del cloud[replica]
-    return 0
-
-
-cdef int add_dot(dict vector, dict cloud, object replica, object counter) except -1:
-    cdef object highest = vector.get(replica, 0)
-    if counter <= highest:
-        return 0
-    if counter > highest + 1:
-        beyond = cloud.get(replica)
-        if beyond is None:
-            cloud[replica] = {counter}
-        else:
-            beyond.add(counter)
-        return 0
-    vector[replica] = counter
-    if cloud and replica in cloud:
-        compact(vector, cloud, replica)
-    return 0
-
-
-cdef int join_contexts(dict vector, dict cloud, dict other_vector, dict other_cloud) except -1:
-    for replica, highest in other_vector.items():
-        if highest > vector.get(replica, 0):
-            vector[replica] = highest
-            if cloud and replica in cloud:
-                compact(vector, cloud, replica)
-    for replica, beyond in other_cloud.items():
-        for counter in beyond:
-            add_dot(vector, cloud, replica, counter)
-    return 0
-
-
-cdef int insert(dict entries, dict index, tuple dot, tuple entry) except -1:
-    entries[dot] = entry
-    head = entry[0]
-    rest = entry[1]
-    rests = index.get(head)
-    if rests is None:
-        index[head] = {rest: (dot,)}
-    else:
-        rests[rest] = (*rests.get(rest, ()), dot)
-    return 0
-
-
 cdef int drop(dict entries, dict index, tuple dot) except -1:
-    cdef tuple entry = entries.pop(dot)
+    """One live event less, if it is there."""
+    cdef tuple entry = entries.pop(dot, None)
+    if entry is None:
+        return 0
     cdef dict rests = index[entry[0]]
     cdef tuple dots = rests[entry[1]]
     cdef tuple left
+    if len(dots) == 2:  # one event in place of another
+        rests[entry[1]] = (dots[0] if dots[1] == dot else dots[1],)
+        return 0
     if len(dots) > 1:
         left = tuple([other for other in dots if other != dot])
         if left:
@@ -262,12 +217,44 @@ cdef int drop(dict entries, dict index, tuple dot) except -1:
     return 0
 
 
-cdef int join_dotted(object known, object delta) except -1:
+cdef int join_few(DottedParts known, tuple few) except -1:
+    """As ``Dotted.join``, of a delta that is a row of dots and events."""
+    cdef dict mine = known.entries, index = known.index
+    cdef ContextParts context = <ContextParts?> known.context
+    cdef dict vector = context.vector, cloud = context.cloud
+    cdef tuple dot
+    cdef Py_ssize_t place
+    cdef bint removes = False
+    # First what comes: most often it takes the place of what goes, and so the index keeps that place.
+    for place in range(0, len(few), 2):
+        event = few[place + 1]
+        if event is None:
+            removes = True
+            continue
+        dot = <tuple> few[place]
+        if see(vector, cloud, dot[0], dot[1]):
+            insert(mine, index, dot, <tuple> event)
+    if not removes:
+        return 0
+    for place in range(0, len(few), 2):
+        if few[place + 1] is None:
+            dot = <tuple> few[place]
+            if not see(vector, cloud, dot[0], dot[1]):
+                drop(mine, index, dot)
+    return 0
+
+
+cdef int join_dotted(DottedParts known, DottedParts delta) except -1:
     """As ``Dotted.join``, between contexts that are vectors and clouds."""
-    cdef dict mine = known._entries, theirs = delta._entries, index = known._index
-    context, seen = known._context, delta._context
-    cdef dict vector = context._vector, cloud = context._cloud
-    cdef dict other_vector = seen._vector, other_cloud = seen._cloud
+    if known.few is not None:
+        known.whole()
+    if delta.few is not None:
+        return join_few(known, delta.few)
+    cdef ContextParts context = <ContextParts?> known.context
+    cdef ContextParts seen = <ContextParts?> delta.context
+    cdef dict mine = known.entries, theirs = delta.entries, index = known.index
+    cdef dict vector = context.vector, cloud = context.cloud
+    cdef dict other_vector = seen.vector, other_cloud = seen.cloud
     cdef double size = 0
     cdef list gone = []
     cdef list fresh = []
@@ -299,7 +286,15 @@ cdef int join_dotted(object known, object delta) except -1:
         drop(mine, index, dot)
     for dot in fresh:
         insert(mine, index, dot, theirs[dot])
-    return join_contexts(vector, cloud, other_vector, other_cloud)
+    for replica, highest in other_vector.items():
+        if highest > vector.get(replica, 0):
+            vector[replica] = highest
+            if cloud and replica in cloud:
+                compact(vector, cloud, replica)
+    for replica, beyond in other_cloud.items():
+        for counted in beyond:
+            see(vector, cloud, replica, counted)
+    return 0
 
 
 cdef class DeltaMerge:
@@ -310,6 +305,7 @@ cdef class DeltaMerge:
         self.general = decode
         self.last_bytes = b""
         self.last_replica = None
+        self.replicas = {}
 
     def decode(self, pairs, Py_ssize_t start=0):
         cdef list found = []
@@ -320,6 +316,29 @@ cdef class DeltaMerge:
             found.append(self.general(data) if delta is None else delta)
         return found
 
+    def first_later(self, deltas, bound_us):
+        cdef Py_ssize_t place, inner
+        cdef int kind
+        cdef tuple few, event
+        for place in range(len(deltas)):
+            delta = deltas[place]
+            few = None
+            if isinstance(delta, DottedParts):
+                kind = (<DottedParts> delta).kind
+                few = (<DottedParts> delta).few
+                if kind != OTHER and kind != OR_MAP:
+                    continue  # of a type that knows no time
+            if few is None:
+                if delta.latest_us > bound_us:
+                    return place
+                continue
+            for inner in range(1, len(few), 2):
+                if few[inner] is not None:
+                    event = <tuple> few[inner]
+                    if event[1] is LWW_REST and (<tuple> event[2])[0] > bound_us:
+                        return place
+        return len(deltas)
+
     def join(self, dict states, keys, deltas):
         cdef int kind
         cdef Py_ssize_t place
@@ -327,7 +346,8 @@ cdef class DeltaMerge:
             raise ValueError(f"{len(keys)} keys and {len(deltas)} deltas")
         for place in range(len(keys)):
             key, delta = keys[place], deltas[place]
-            name = delta.kind
+            kind = (<DottedParts> delta).kind if isinstance(delta, DottedParts) else OTHER
+            name = delta.kind if kind == OTHER else NAMES[kind]
             kinds = states.get(key)
             if kinds is None:
                 states[key] = {name: delta}
@@ -336,9 +356,10 @@ cdef class DeltaMerge:
             if known is None:
                 kinds[name] = delta
                 continue
-            kind = self.numbers.get(type(delta), OTHER)
             if type(known) is not type(delta):
                 kind = OTHER
+            elif kind == OTHER:
+                kind = self.numbers.get(type(delta), OTHER)
             self.join_one(known, delta, kind)
 
     cdef int join_one(self, object known, object delta, int kind) except -1:
@@ -361,7 +382,7 @@ cdef class DeltaMerge:
                 if total > mine.get(replica, 0):
                     mine[replica] = total
         elif kind >= MV_REGISTER:
-            join_dotted(known, delta)
+            join_dotted(<DottedParts?> known, <DottedParts?> delta)
         else:
             known.join(delta)
         return 0
@@ -419,8 +440,13 @@ cdef class DeltaMerge:
             return None
         if not read_count(reader, 0, &epoch):
             return None
-        self.last_replica = (PyUnicode_DecodeUTF8(<const char*> text, size, NULL), epoch)
         self.last_bytes = PyBytes_FromStringAndSize(<const char*> start, reader.at - start)
+        self.last_replica = self.replicas.get(self.last_bytes)
+        if self.last_replica is None:
+            if len(self.replicas) >= REPLICAS_KNOWN_MAX:
+                self.replicas.clear()
+            self.last_replica = (PyUnicode_DecodeUTF8(<const char*> text, size, NULL), epoch)
+            self.replicas[self.last_bytes] = self.last_replica
         return self.last_replica
 
     cdef object counter(self, Reader* reader, int kind):
@@ -470,6 +496,7 @@ cdef class DeltaMerge:
     cdef object dotted(self, Reader* reader, int kind):
         cdef Py_ssize_t count, place
         cdef list table = []
+        cdef const unsigned char* start
         if reader.at >= reader.end or reader.at[0] != 0x93:
             return None
         reader.at += 1
@@ -480,23 +507,87 @@ cdef class DeltaMerge:
             if replica is None:
                 return None
             table.append(replica)
-        cdef dict vector = {}, cloud = {}
-        if not self.seen(reader, table, vector, cloud):
-            return None
         cls = self.classes[kind]
-        made = cls.__new__(cls)
-        made._entries = {}
-        made._index = {}
+        cdef DottedParts made = <DottedParts?> (<PyTypeObject*> cls).tp_new(cls, <PyObject*> NO_REST, NULL)
+        made.kind = kind
+        start = reader.at
+        made.few = self.few(reader, kind, table)
+        if made.few is not None:
+            made.context_class = self.context
+            return made
+        reader.at = start
+        cdef dict vector = {}, cloud = {}, entries = {}, index = {}
+        if not self.seen(reader, table, vector, cloud) or not read_array(reader, &count):
+            return None
+        for place in range(count):
+            if not self.entry(reader, kind, table, entries, index, vector, cloud):
+                return None
+        cdef ContextParts context = <ContextParts?> self.context.__new__(self.context)
+        context.vector, context.cloud = vector, cloud
+        made.entries, made.index, made.context = entries, index, context
+        return made
+
+    cdef tuple few(self, Reader* reader, int kind, list table):
+        """A row of dots and events, where there are few; None for more, and for all that is odd."""
+        cdef int64_t[FEW_MAX] numbers
+        cdef int64_t[FEW_MAX] counters
+        cdef int64_t number, counter, last = -1
+        cdef Py_ssize_t dots = 0, count, place, inner, beyond
+        for place in range(1, len(table)):
+            if place >= FEW_MAX or not table[place - 1] < table[place]:
+                return None
+        if reader.at >= reader.end or reader.at[0] != 0x92:
+            return None
+        reader.at += 1
         if not read_array(reader, &count):
             return None
         for place in range(count):
-            if not self.entry(reader, kind, table, made, vector, cloud):
+            if reader.at >= reader.end or reader.at[0] != 0x92:
                 return None
-        context = self.context.__new__(self.context)
-        context._vector = vector
-        context._cloud = cloud
-        made._context = context
-        return made
+            reader.at += 1
+            if not read_count(reader, 0, &number) or not last < number < len(table):
+                return None
+            if not read_count(reader, 1, &counter) or counter > FEW_MAX - dots:
+                return None
+            last = number
+            for inner in range(1, counter + 1):
+                numbers[dots] = number
+                counters[dots] = inner
+                dots += 1
+        if not read_array(reader, &count):
+            return None
+        for place in range(count):
+            if reader.at >= reader.end or reader.at[0] != 0x92:
+                return None
+            reader.at += 1
+            if not read_count(reader, 0, &number) or number >= len(table) or not read_array(reader, &beyond):
+                return None
+            if beyond > FEW_MAX - dots:
+                return None
+            for inner in range(beyond):
+                if not read_count(reader, 1, &counter) or find(numbers, counters, dots, number, counter) >= 0:
+                    return None
+                numbers[dots] = number
+                counters[dots] = counter
+                dots += 1
+        if not read_array(reader, &count) or count > dots:
+            return None
+        cdef list row = [None] * (2 * dots)
+        for place in range(count):
+            if reader.at >= reader.end or reader.at[0] != 0x95:
+                return None
+            reader.at += 1
+            if not read_count(reader, 0, &number) or not read_count(reader, 1, &counter):
+                return None
+            inner = find(numbers, counters, dots, number, counter)
+            if inner < 0 or row[2 * inner + 1] is not None:
+                return None
+            row[2 * inner + 1] = self.event(reader, kind)
+            if row[2 * inner + 1] is None:
+                return None
+        for place in range(dots):
+            row[2 * place] = (table[numbers[place]], counters[place])
+        return tuple(row)
 
     cdef bint seen(self, Reader* reader, list table, dict vector, dict cloud) except -1:
         """The two parts of a causal context."""
@@ -525,17 +616,15 @@ cdef class DeltaMerge:
             for inner in range(beyond):
                 if not read_count(reader, 1, &counter):
                     return False
-                add_dot(vector, cloud, table[number], counter)
+                see(vector, cloud, table[number], counter)
         return True
 
-    cdef bint entry(self, Reader* reader, int kind, list table, object made, dict vector, dict cloud) except -1:
-        """One event, with what it is about."""
-        cdef int64_t number, counter, first, second
-        cdef const unsigned char* head
-        cdef const unsigned char* inside
-        cdef Py_ssize_t head_size, size
-        cdef tuple dot, entry
-        cdef dict entries = made._entries
+    cdef bint entry(
+        self, Reader* reader, int kind, list table, dict entries, dict index, dict vector, dict cloud
+    ) except -1:
+        """One live event."""
+        cdef int64_t number, counter
+        cdef tuple dot, event
         if reader.at >= reader.end or reader.at[0] != 0x95:
             return False
         reader.at += 1
@@ -544,59 +633,71 @@ cdef class DeltaMerge:
         dot = (table[number], counter)
         if dot in entries or not holds(vector, cloud, dot):
             return False
+        event = self.event(reader, kind)
+        if event is None:
+            return False
+        insert(entries, index, dot, event)
+        return True
+
+    cdef tuple event(self, Reader* reader, int kind):
+        """What a dot's event is about, and its content; None: it is odd."""
+        cdef int64_t first, second
+        cdef const unsigned char* head
+        cdef const unsigned char* inside
+        cdef Py_ssize_t head_size, size
         if kind == OR_MAP:
             if not read_text(reader, &head, &head_size) or not 1 <= head_size <= FIELD_BYTES_MAX:
-                return False
+                return None
             if not ascii(head, head_size):
-                return False
+                return None
             if reader.at >= reader.end or reader.at[0] != 0x91:
-                return False
+                return None
             reader.at += 1
             if not read_text(reader, &inside, &size) or reader.at >= reader.end:
-                return False
+                return None
             field = PyUnicode_DecodeUTF8(<const char*> head, head_size, NULL)
             if size == 12 and memcmp(inside, b"lww_register", 12) == 0:
                 if reader.at[0] != 0x93:
-                    return False
+                    return None
                 reader.at += 1
                 if not read_count(reader, 0, &first) or not read_count(reader, 0, &second):
-                    return False
+                    return None
                 if not read_bytes(reader, &inside, &size) or not plain_value(inside, size):
-                    return False
-                data = PyBytes_FromStringAndSize(<const char*> inside, size)
-                entry = (field, LWW_REST, (first, second, data))
-            elif size == 10 and memcmp(inside, b"pn_counter", 10) == 0:
-                if reader.at[0] != 0x92:
-                    return False
-                reader.at += 1
-                if not read_count(reader, 0, &first) or not read_count(reader, 0, &second):
-                    return False
-                entry = (field, COUNTER_REST, (first, second))
-            else:
-                return False
-        else:
-            if not read_bytes(reader, &head, &head_size):
-                return False
-            if kind == OR_SET:
-                if not plain_value(head, head_size):
-                    return False
-            elif head_size:
-                return False
-            if reader.end - reader.at < 2 or reader.at[0] != 0x90:
-                return False
+                    return None
+                return (field, LWW_REST, (first, second, PyBytes_FromStringAndSize(<const char*> inside, size)))
+            if size != 10 or memcmp(inside, b"pn_counter", 10) != 0 or reader.at[0] != 0x92:
+                return None
             reader.at += 1
-            place = PyBytes_FromStringAndSize(<const char*> head, head_size)
-            if kind == MV_REGISTER:
-                if not read_bytes(reader, &inside, &size) or not plain_value(inside, size):
-                    return False
-                entry = (place, NO_REST, PyBytes_FromStringAndSize(<const char*> inside, size))
-            else:
-                if reader.at[0] != 0xC0:
-                    return False
-                reader.at += 1
-                entry = (place, NO_REST, None)
-        insert(entries, made._index, dot, entry)
-        return True
+            if not read_count(reader, 0, &first) or not read_count(reader, 0, &second):
+                return None
+            return (field, COUNTER_REST, (first, second))
+        if not read_bytes(reader, &head, &head_size):
+            return None
+        if (not plain_value(head, head_size)) if kind == OR_SET else head_size:
+            return None
+        if reader.end - reader.at < 2 or reader.at[0] != 0x90:
+            return None
+        reader.at += 1
+        place = PyBytes_FromStringAndSize(<const char*> head, head_size)
+        if kind == MV_REGISTER:
+            if not read_bytes(reader, &inside, &size) or not plain_value(inside, size):
+                return None
+            return (place, NO_REST, PyBytes_FromStringAndSize(<const char*> inside, size))
+        if reader.at[0] != 0xC0:
+            return None
+        reader.at += 1
+        return (place, NO_REST, None)
+
+
+cdef inline Py_ssize_t find(
+    const int64_t* numbers, const int64_t* counters, Py_ssize_t dots, int64_t number, int64_t counter
+) noexcept nogil:
+    """The place of a dot; -1: it is none of them."""
+    cdef Py_ssize_t place
+    for place in range(dots):
+        if numbers[place] == number and counters[place] == counter:
+            return place
+    return -1
 
 
 def checked_pairs(plain, Py_ssize_t key_bytes_max):

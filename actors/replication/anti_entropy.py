@@ -56,7 +56,7 @@ from .packets import (
 )
 from .peer_choice import PeerChoice
 from .retirement import NOBODY, RetiredOrigins, same_as_told
-from .types import DELTAS, Crdt, decode_foreign, first_ahead
+from .types import DELTAS, MAX_DRIFT_US, Crdt, decode_foreign
 from .version_vector import MAX_ORIGINS, Vector, lag, vector_hash
 from .walk import Walk, answer_descend, answer_listing
 
@@ -362,7 +362,7 @@ class AntiEntropy:
             skip = max(len(run.deltas) - len(decoded), held + 1 - run.first)
             left = decoded[skip - len(run.deltas) + len(decoded) :]
             # What is dated ahead is offered again until our clock has come near, and what follows it has to wait.
-            fresh = left[: first_ahead(left, now_us)]
+            fresh = left[: DELTAS.first_later(left, now_us + MAX_DRIFT_US)]
             self.refused["future"] += len(fresh) < len(left)
             if fresh:
                 pairs = run.deltas[skip : skip + len(fresh)]

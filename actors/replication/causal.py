@@ -15,19 +15,23 @@ from collections.abc import Iterable, Iterator
 from typing import Any
 
 from actorgrid.errors import MalformedBody
+from actorgrid.hotpath import ContextParts
 
 Replica = tuple[str, int]
 Dot = tuple[Replica, int]
 
 
-class CausalContext:
+class CausalContext(ContextParts):
     """A set of dots. ``len`` counts the dots; memory and encoding grow with replicas and gaps only."""
 
-    __slots__ = ("_cloud", "_vector")
+    __slots__ = ()
+
+    _vector: dict[Replica, int]
+    _cloud: dict[Replica, set[int]]
 
     def __init__(self, dots: Iterable[Dot] = ()) -> None:
-        self._vector: dict[Replica, int] = {}
-        self._cloud: dict[Replica, set[int]] = {}
+        self._vector = {}
+        self._cloud = {}
         for dot in dots:
             self.add(dot)
 

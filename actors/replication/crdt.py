@@ -6,13 +6,15 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from typing import Any, ClassVar, Self
 
-from actorgrid.errors import MalformedBody, StateTypeConflict
+from actorgrid.errors import BadRequest, MalformedBody, StateTypeConflict
 
 from .causal import Replica
 from .plain import pack, unpack
 
 FORMAT = 1
 """Version of the encoding, the first thing in it."""
+MAX_DRIFT_US = 60 * 1_000_000
+"""How far ahead of our clock a stamp from elsewhere may be; a clock further off must not win for years."""
 
 
 class Crdt(ABC):
@@ -49,8 +51,23 @@ class Crdt(ABC):
     def copy(self) -> Self:
         """An independent copy."""
 
-    def check_drift(self, now_us: int) -> None:  # noqa: B027 - most types know no time
-        """Raises BadRequest when a write in it claims to be more than a minute in the future."""
+    @property
+    def latest_us(self) -> int:
+        """The latest time, in microseconds since 1970, that a write in it claims; 0: most types know no time."""
+        return 0
+
+    def check_drift(self, now_us: int) -> None:
+        """Raises BadRequest when a write in it claims to be more than a minute in the future. What is refused may be
+        offered again later.
+        """
+        ahead_us = self.latest_us - now_us
+        if ahead_us > MAX_DRIFT_US:
+            raise BadRequest(
+                "a write comes from too far in the future",
+                asked=f"{ahead_us / 1e6:.1f} s ahead of this host's clock",
+                found=f"at most {MAX_DRIFT_US / 1e6:.0f} s",
+                hint="set the clocks of both hosts (NTP)",
+            )
 
     def highest(self, replica: Replica) -> int:
         """How far *replica* itself has counted in it; only its own mutators may move that."""

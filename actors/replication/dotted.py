@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import Any, ClassVar, Self
 
 from actorgrid.errors import BadRequest, MalformedBody
+from actorgrid.hotpath import DottedParts
 
 from .causal import CausalContext, Dot, Replica, check_count, replica_from_plain
 from .crdt import Crdt
@@ -24,15 +25,19 @@ Entry = tuple[Head, Rest, Any]
 """What a dot's event is about, and its content: bytes, None, or a tuple of ints and bytes. Never changes."""
 
 
-class Dotted(Crdt):
+class Dotted(DottedParts, Crdt):
     """Base of the dotted types. An event removed is a dot in the context without an entry: no tombstones."""
 
-    __slots__ = ("_context", "_entries", "_index")
+    __slots__ = ()
+
+    _context: CausalContext
+    _entries: dict[Dot, Entry]
+    _index: dict[Head, dict[Rest, tuple[Dot, ...]]]
 
     def __init__(self) -> None:
         self._context = CausalContext()
-        self._entries: dict[Dot, Entry] = {}
-        self._index: dict[Head, dict[Rest, tuple[Dot, ...]]] = {}
+        self._entries = {}
+        self._index = {}
 
     @property
     def context(self) -> CausalContext:

@@ -11,8 +11,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any, ClassVar, Self
 
-from actorgrid.errors import BadRequest
-
 from .causal import Replica, check_count, replica_from_plain
 from .crdt import Crdt
 from .plain import decode_value, encode_value
@@ -22,27 +20,12 @@ Stamp = tuple[int, int]
 Write = tuple[int, int, Replica, bytes]
 """Time, count, writer, value: compared in that order, so two different writes are never equal."""
 
-MAX_DRIFT_US = 60 * 1_000_000
-"""How far ahead of our clock a stamp from elsewhere may be; a clock further off must not win for years."""
-
 
 def next_stamp(now_us: int, after: Stamp | None) -> Stamp:
     """The stamp of a write made at *now_us* by someone who has seen *after*."""
     if after is None or now_us > after[0]:
         return now_us, 0
     return after[0], after[1] + 1
-
-
-def check_drift(stamp: Stamp, now_us: int) -> None:
-    """Raises BadRequest for a stamp more than a minute ahead. What is refused may be offered again later."""
-    ahead_us = stamp[0] - now_us
-    if ahead_us > MAX_DRIFT_US:
-        raise BadRequest(
-            "a write comes from too far in the future",
-            asked=f"{ahead_us / 1e6:.1f} s ahead of this host's clock",
-            found=f"at most {MAX_DRIFT_US / 1e6:.0f} s",
-            hint="set the clocks of both hosts (NTP)",
-        )
 
 
 class LWWRegister(Crdt):
@@ -79,10 +62,10 @@ class LWWRegister(Crdt):
         self._write = (time_us, count, replica, data)
         return type(self)(self._write)
 
-    def check_drift(self, now_us: int) -> None:
-        """Raises BadRequest when the write claims to be more than a minute in the future."""
-        if self._write is not None:
-            check_drift(self._write[:2], now_us)
+    @property
+    def latest_us(self) -> int:
+        """The time of the write."""
+        return 0 if self._write is None else self._write[0]
 
     def values_bytes(self) -> Iterator[bytes]:
         """The value."""

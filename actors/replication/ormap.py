@@ -18,7 +18,7 @@ from actorgrid.errors import BadRequest, MalformedBody, StateTypeConflict
 from .causal import Dot, Replica, check_count
 from .counters import check_amount, shown_count
 from .dotted import Dotted, EWFlag, Head, MVRegister, ORSet, Rest
-from .lww import Stamp, check_drift, next_stamp
+from .lww import Stamp, next_stamp
 from .plain import MAX_ELEMENTS, check_key, decode_value, encode_value
 
 LWW, COUNTER = "lww_register", "pn_counter"
@@ -107,11 +107,11 @@ class ORMap(Dotted):
         rests = self._index.get(check_key(field, "field"), {})
         return self._removed([dot for dots in rests.values() for dot in dots])
 
-    def check_drift(self, now_us: int) -> None:
-        """Raises BadRequest when a last-writer field claims to be written more than a minute in the future."""
-        for _, rest, content in self._entries.values():
-            if rest[-1] == LWW:
-                check_drift(content[:2], now_us)
+    @property
+    def latest_us(self) -> int:
+        """The time of the last write to a last-writer field, at any depth."""
+        stamps = [content[0] for _, rest, content in self._entries.values() if rest[-1] == LWW]
+        return max(stamps, default=0)
 
     def _field(self, field: str, kind: str) -> tuple[Dot, ...]:
         rests = self._index.get(check_key(field, "field"))

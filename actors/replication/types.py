@@ -13,9 +13,9 @@ from actorgrid.hotpath import DeltaMerge
 
 from .causal import CausalContext, Dot, Replica
 from .counters import GCounter, PNCounter
-from .crdt import Crdt, split
+from .crdt import MAX_DRIFT_US, Crdt, split
 from .dotted import Dotted, EWFlag, MVRegister, ORSet
-from .lww import MAX_DRIFT_US, LWWRegister, Stamp
+from .lww import LWWRegister, Stamp
 from .ormap import ORMap
 from .plain import MAX_ELEMENTS, MAX_KEY_BYTES, MAX_VALUE_BYTES, check_key, decode_value, encode_value
 
@@ -43,7 +43,6 @@ __all__ = [
     "check_key",
     "decode",
     "decode_foreign",
-    "first_ahead",
     "mutate",
     "new",
 ]
@@ -94,16 +93,6 @@ def decode_foreign(data: bytes) -> Crdt:
         raise
     except (BadRequest, RecursionError) as error:
         raise MalformedBody(f"not the bytes of a CRDT: {error}") from error
-
-
-def first_ahead(deltas: list[Crdt], now_us: int) -> int:
-    """The place of the first delta that claims to be from the future (``Crdt.check_drift``); their number if none."""
-    for place, delta in enumerate(deltas):
-        try:
-            delta.check_drift(now_us)
-        except BadRequest:
-            return place
-    return len(deltas)
 
 
 DELTAS = DeltaMerge(TYPES, CausalContext, decode_foreign)

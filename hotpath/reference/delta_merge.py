@@ -28,6 +28,13 @@ class DeltaMerge:
         """The deltas of *pairs* from place *start* on. Raises what *decode* raises for the first that is not right."""
         return [self._decode(data) for _key, data in pairs[start:]]
 
+    def first_later(self, deltas: Sequence[Any], bound_us: int) -> int:
+        """The place of the first delta with a write that claims a time after *bound_us*; their number, if none has."""
+        for place, delta in enumerate(deltas):
+            if delta.latest_us > bound_us:
+                return place
+        return len(deltas)
+
     def join(self, states: dict[str, dict[str, Any]], keys: Sequence[str], deltas: Sequence[Any]) -> None:
         """Join each delta into the state of its key and type; one that comes first becomes the state itself."""
         for key, delta in zip(keys, deltas, strict=True):

@@ -104,8 +104,11 @@ def test_random_histories_come_to_what_the_types_say(kind: str, seed: int, merge
                 assert delta == decode(data) and type(delta) is TYPES[kind]
                 assert delta.plain == decode(data).plain
                 oracle.join(decode(data))
-            made.join(states, [key for key, _ in run], deltas)
+            # Read anew: what was looked at has parts, and is joined otherwise than what was only read.
+            made.join(states, [key for key, _ in run], deltas if dice.random() < 0.3 else made.decode(run, 0))
             found = states["k"][kind]
+            if at < len(pairs) and dice.random() < 0.5:
+                continue
             assert found == oracle
             assert found.to_bytes() == oracle.to_bytes()
         assert found.plain == oracle.plain
@@ -127,6 +130,34 @@ def test_what_was_read_shares_nothing_that_changes_with_the_states(merge_kind: A
         made.join(states, ["k"] * len(pairs), deltas)
         assert [delta.to_bytes() for delta in deltas] == [data for _, data in pairs]
         assert states["k"][kind] == state
+
+
+@pytest.mark.parametrize("part", ["_entries", "_index", "_context"])
+def test_a_delta_that_was_read_has_its_parts_whichever_is_asked_for_first(part: str, merge_kind: Any) -> None:
+    made = merge(merge_kind)
+    for kind in ("or_set", "or_map", "mv_register", "ew_flag"):
+        for _key, data in history(kind, random.Random(kind), 30):
+            [delta], twin = made.decode([("k", data)], 0), decode(data)
+            assert getattr(delta, part) == getattr(twin, part)
+            assert delta == twin and delta.copy() == twin and delta.value == twin.value
+    [delta] = made.decode([("k", mutate(new("or_set"), REPLICAS[0], "add", 1).to_bytes())], 0)
+    delta.add(REPLICAS[1], 2)
+    delta.remove(REPLICAS[1], 1)
+    assert delta.plain == [2] and delta.context.size == 2
+
+
+def test_of_deltas_the_first_with_a_later_write_is_found(merge_kind: Any) -> None:
+    made, twin = merge(merge_kind), merge(Reference)
+    for seed in range(40):
+        dice = random.Random(seed)
+        pairs = [pair for kind in TYPES for pair in history(kind, dice, 8)]
+        dice.shuffle(pairs)
+        bound_us = dice.choice([0, 2**39, 2**40 - 2**37, 2**40])
+        expected = twin.first_later(twin.decode(pairs, 0), bound_us)
+        assert made.first_later(made.decode(pairs, 0), bound_us) == expected
+        looked_at = made.decode(pairs, 0)
+        assert [one.to_bytes() for one in looked_at] == [data for _, data in pairs]
+        assert made.first_later(looked_at, bound_us) == expected
 
 
 def test_one_key_may_become_several_types(merge_kind: Any) -> None:
