@@ -159,7 +159,7 @@ cdef Behaviour behaviour_of(object kind):
         raise BadRequest(f"{kind!r} is no class of processes", hint="derive it from Process or GenServer")
     main = getattr(kind, "run", None)
     found.coroutine = main is not None
-    found.start = main if main is not None else getattr(kind, "init", None)
+    found.start = main or getattr(kind, "begin", None) or getattr(kind, "init", None)
     found.message = getattr(kind, "handle_info", None)
     found.call = getattr(kind, "handle_call", None)
     found.cast = getattr(kind, "handle_cast", None)
@@ -258,6 +258,17 @@ cdef class LightProcess(Mail):
         """Count that much more work against the slice of this turn."""
         self.left -= reductions
 
+    def hibernate(self):
+        """Give back what the mailbox once needed and does not need now."""
+        if self.count <= 1:
+            self.ring = None
+            self.head = 0
+
+    @property
+    def hooks(self):
+        """What the core it lives in was made with. Raises NoSuchActor when it has ended."""
+        return core_of(self).hooks
+
     @property
     def mailbox_length(self):
         """How many messages wait."""
@@ -280,6 +291,11 @@ cdef class LightProcess(Mail):
     def is_held(self):
         """Whether it is suspended."""
         return bool(self.flags & HELD)
+
+    @property
+    def has_started(self):
+        """Whether its ``init`` has ended well; of a coroutine, whether it has waited for something."""
+        return not self.flags & STARTING
 
     @property
     def running_coroutine(self):
@@ -722,6 +738,10 @@ cdef class ProcessCore:
         timer.core = <PyObject*>self
         return timer
 
+    def call_after(self, delay_s, action):
+        """Call *action* in *delay_s* seconds, unless the timer that this gives is cancelled."""
+        return self.send_after(delay_s, None, action)
+
     def waiting(self, LightProcess process):
         """Something that *process* may await and the shard brings."""
         return new_waiting(process)
@@ -750,6 +770,21 @@ cdef class ProcessCore:
         """Let a coroutine that awaits *awaited*, something foreign, go on."""
         if process.core != NULL and process.phase == AWAITING and process.awaited is awaited:
             wake(process)
+
+    def tell_start(self, LightProcess process not None):
+        """Have ``process_started`` told when the start of *process*, which has not had a turn yet, has ended well."""
+        process.flags |= TELLS_START
+
+    def discard(self, LightProcess process not None, unwanted):
+        """Take the messages out of a mailbox that *unwanted* says yes to."""
+        cdef unsigned int place = 0
+        while place < process.count:
+            if unwanted(mail_at(process, place)):
+                mail_take(process, place)
+                if type(process.awaited) is Receive and (<Receive>process.awaited).seen > place:
+                    (<Receive>process.awaited).seen -= 1
+            else:
+                place += 1
 
     def stop_later(self, LightProcess process not None):
         """Have ``process_ended`` told after the present handler of *process*."""
@@ -948,7 +983,10 @@ cdef class ProcessCore:
         for item in self.wheel.advance(self.now_ns() // TICK):
             if type(item) is SendTimer:
                 (<SendTimer>item).core = NULL
-                self.send((<SendTimer>item).to, (<SendTimer>item).message)
+                if (<SendTimer>item).to is None:
+                    (<SendTimer>item).message()
+                else:
+                    self.send((<SendTimer>item).to, (<SendTimer>item).message)
             else:
                 expire(self, <Waiting>item)
         return 0
@@ -1090,18 +1128,8 @@ cdef class ProcessCore:
                 settle_call(call, value, DONE)
         if process.flags:
             if process.flags & STARTING:
-                process.flags &= ~STARTING
-                if process.flags & COROUTINE:
-                    process.flags |= STARTING  # it has ended; ``ended`` tells who waits for its start
-                    self.hooks.process_ended(process, None)
-                    return 0
-                if process.flags & TELLS_START:
-                    process.flags &= ~TELLS_START
-                    self.hooks.process_started(process)
-            elif process.flags & COROUTINE:
-                self.hooks.process_ended(process, None)
-                return 0
-            if process.flags & STOPPING and process.core != NULL:
+                self.started(process)
+            if process.flags & (COROUTINE | STOPPING) and process.core != NULL:
                 self.hooks.process_ended(process, None)
                 return 0
         return process.core != NULL
@@ -1139,8 +1167,10 @@ cdef class ProcessCore:
                 close_coroutine(self, process, running)
                 return 0
             process.awaited = awaited
-            if type(awaited) is Receive and (<Receive>awaited).process is process:
+            if process.flags & STARTING and process.flags & COROUTINE:
+                # Its life has begun; an ``async def init`` has not ended yet.
                 self.started(process)
+            if type(awaited) is Receive and (<Receive>awaited).process is process:
                 if process.flags & STOPPING:
                     self.hooks.process_ended(process, None)
                 elif (<Receive>awaited).seen < process.count and not process.flags & HELD:
@@ -1154,7 +1184,6 @@ cdef class ProcessCore:
                     wake(process)
             else:
                 process.phase = AWAITING
-                self.started(process)
                 self.hooks.foreign_await(process, awaited)
             return 0
         process.running = None
@@ -1168,12 +1197,10 @@ cdef class ProcessCore:
         return self.returned(process, value)
 
     cdef int started(self, LightProcess process) except -1:
-        """A coroutine has begun for good when it waits for its first message."""
-        if process.flags & COROUTINE and process.flags & STARTING:
-            process.flags &= ~STARTING
-            if process.flags & TELLS_START:
-                process.flags &= ~TELLS_START
-                self.hooks.process_started(process)
+        process.flags &= ~STARTING
+        if process.flags & TELLS_START:
+            process.flags &= ~TELLS_START
+            self.hooks.process_started(process)
         return 0
 
     cdef long long now_ns(self) except -1:

@@ -65,8 +65,7 @@ class ChildSpec:
     def __post_init__(self) -> None:
         if not isinstance(self.id, str) or not _ID.fullmatch(self.id):
             raise self._wrong("id", "a name of lower-case letters, digits and _, 63 at most")
-        if not isinstance(self.kind, str) or not _KIND.fullmatch(self.kind):
-            raise self._wrong("kind", "package.module:Class")
+        self.check_kind()
         if not _is_one_of(self.restart, Restart):
             raise self._wrong("restart", _words(Restart))
         if not _is_one_of(self.type, ChildType):
@@ -93,6 +92,11 @@ class ChildSpec:
             raise self._wrong("max_handler_s", f"more than 0, at most {HANDLER_S_MAX:g} s, or None for the class's own")
         if self.memory_mib is not None and not (_is_whole(self.memory_mib, 1, MEMORY_MIB_MAX)):
             raise self._wrong("memory_mib", f"a whole number, 1 to {MEMORY_MIB_MAX}, or None for no limit")
+
+    def check_kind(self) -> None:
+        """Raises InvalidChildSpec when ``kind`` names no class."""
+        if not isinstance(self.kind, str) or not _KIND.fullmatch(self.kind):
+            raise self._wrong("kind", "package.module:Class")
 
     def _wrong(self, field: str, wanted: str) -> InvalidChildSpec:
         return _wrong(f"child spec {self.id!r}", field, getattr(self, field), wanted)
@@ -168,8 +172,8 @@ def kind_of(server: type) -> str:
     return kind
 
 
-def check_children(specs: Iterable[ChildSpec]) -> tuple[ChildSpec, ...]:
-    """The specs in order. Raises InvalidChildSpec: not a spec, two of one id, or more than 1,000."""
+def check_children(specs: Iterable[ChildSpec], children_max: int = CHILDREN_MAX) -> tuple[ChildSpec, ...]:
+    """The specs in order. Raises InvalidChildSpec: not a spec, two of one id, or more than *children_max*."""
     ordered = tuple(specs)
     seen: set[str] = set()
     for spec in ordered:
@@ -182,16 +186,18 @@ def check_children(specs: Iterable[ChildSpec]) -> tuple[ChildSpec, ...]:
         if spec.id in seen:
             raise InvalidChildSpec(f"two children are called {spec.id!r}", hint="give each its own id")
         seen.add(spec.id)
-    if len(ordered) > CHILDREN_MAX:
+    if len(ordered) > children_max:
         raise InvalidChildSpec(
             f"{len(ordered)} children are more than one supervisor takes",
-            found=f"the limit is {CHILDREN_MAX}",
+            found=f"the limit is {children_max}",
             hint="put supervisors between them",
         )
     return ordered
 
 
-def check_supervisor(flags: SupervisorFlags, specs: Iterable[ChildSpec]) -> tuple[ChildSpec, ...]:
+def check_supervisor(
+    flags: SupervisorFlags, specs: Iterable[ChildSpec], children_max: int = CHILDREN_MAX
+) -> tuple[ChildSpec, ...]:
     """The specs in order, fit for these flags. Raises InvalidChildSpec.
 
     Beyond :func:`check_children`: ``simple_one_for_one`` takes exactly one spec, and ``significant`` means something
@@ -203,7 +209,7 @@ def check_supervisor(flags: SupervisorFlags, specs: Iterable[ChildSpec]) -> tupl
             found=repr(flags)[:200],
             hint="return (SupervisorFlags(...), [ChildSpec(...), ...])",
         )
-    ordered = check_children(specs)
+    ordered = check_children(specs, children_max)
     if flags.simple and len(ordered) != 1:
         raise InvalidChildSpec(
             "simple_one_for_one starts all its children from one spec",

@@ -80,6 +80,7 @@ class ChildTable:
         self.children = {spec.id: Child(spec.id, spec, spec.arguments) for spec in specs}
         self.out: list[Instruction] = []
         self.open_requests = 0
+        self.processes = 0
         self._timers: dict[Tag, None] = {}
 
     def flush(self) -> list[Instruction]:
@@ -120,6 +121,7 @@ class ChildTable:
             raise AssertionError(f"{child.id} has a process already")
         child.state, child.has_process, child.start_error = "starting", True, None
         child.starts += 1
+        self.processes += 1
         self.out.append(StartProcess(child.id, child.spec, child.arguments))
         self.set(Tag("start", child.id), child.spec.start_timeout_s)
 
@@ -149,6 +151,7 @@ class ChildTable:
     def buried(self, child: Child, reason: ExitReason) -> None:
         """Note that the child's process is gone."""
         child.has_process, child.is_stuck, child.start_error, child.last_exit = False, False, None, reason
+        self.processes -= 1
         for what in _OF_A_PROCESS:
             self.cancel(Tag(what, child.id))
         self.reply_stops(child, None)

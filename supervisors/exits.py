@@ -1,8 +1,9 @@
 """Why an actor ended: OTP's exit reasons, in a form that crosses processes and can be read by people.
 
-Six kinds. ``normal``: it was done. ``shutdown``: it was told to stop, and did in order. ``error``: a broken
+Seven kinds. ``normal``: it was done. ``shutdown``: it was told to stop, and did in order. ``error``: a broken
 invariant, a failed start, a fatal signal of its own making, an exit status. ``killed``: SIGKILL from outside, or an
 untrappable exit signal. ``hung``: the watchdog killed it. ``noproc``: it was gone before anyone asked.
+``noconnection``: a light process of another shard that nobody reaches any more; it may live.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from typing import Literal
 
 from actorgrid.errors import ActorDown, ActorGridError
 
-ExitKind = Literal["normal", "shutdown", "error", "killed", "hung", "noproc"]
+ExitKind = Literal["normal", "shutdown", "error", "killed", "hung", "noproc", "noconnection"]
 
 TRACEBACK_CHARACTERS_MAX = 16_384
 

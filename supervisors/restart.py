@@ -79,14 +79,19 @@ class SupervisorCore:
     Every event but ``shutdown`` takes the time on a clock that never steps back.
     """
 
-    def __init__(self, name: str, flags: SupervisorFlags, specs: Sequence[ChildSpec]) -> None:
-        checked = check_supervisor(flags, specs)
+    def __init__(
+        self, name: str, flags: SupervisorFlags, specs: Sequence[ChildSpec], children_max: int = CHILDREN_MAX
+    ) -> None:
+        checked = check_supervisor(flags, specs, children_max)
+        self._children_max = children_max
         self.name = name
         self.flags = flags
         self.phase: Phase = "new"
         # Children of one spec cannot all have its name.
         self._template = replace(checked[0], register=False) if flags.simple else None
         self._table = ChildTable(name, () if flags.simple else checked)
+        self._all_told = False  # to stop
+        self._stuck = 0  # children that do not die
         self._grouped = flags.strategy in ("one_for_all", "rest_for_one")
         self._intensity = Intensity(flags.intensity, flags.period_s)
         self._numbers = itertools.count(1)
@@ -292,8 +297,8 @@ class SupervisorCore:
         self._add(request, Child(child_id, self._template, self._template.arguments + arguments))
 
     def _add(self, request: Request, child: Child) -> None:
-        if len(self._table.children) >= CHILDREN_MAX:
-            raise TooManyActors(f"{self.name} has {CHILDREN_MAX} children", hint="put supervisors between them")
+        if len(self._table.children) >= self._children_max:
+            raise TooManyActors(f"{self.name} has {self._children_max} children", hint="put supervisors between them")
         self._table.children[child.id] = child
         child.is_new = True
         self._start_on_request(request, child)
@@ -539,10 +544,13 @@ class SupervisorCore:
     def _go_on_stopping(self) -> None:
         if self.phase == "ended":
             return
+        if self._template is not None and self._all_told and self._table.processes > self._stuck:
+            return  # the end of each of a hundred thousand must not look at all the others
         waited_for = self._table.living(tuple(self._table.children))
         if waited_for:
             # One at a time, as above; but children of one spec know no order, and there may be thousands, each with its
             # time to stop: OTP, too, stops these all at once.
+            self._all_told = True
             for child in waited_for if self._template is not None else waited_for[:1]:
                 self._table.stop(child, self._why)
             return
@@ -556,6 +564,7 @@ class SupervisorCore:
 
     def _does_not_die(self, child: Child, now_s: float) -> None:
         was, error, child.is_stuck, child.state = child.state, child.undying(), True, "stopping"
+        self._stuck += 1
         self._table.out.append(GoOnWithout(child.id))
         self._table.reply_stops(child, error)
         self._table.reply_start(child, error)

@@ -28,7 +28,7 @@ class Behaviour:
             raise BadRequest(f"{kind!r} is no class of processes", hint="derive it from Process or GenServer")
         main = getattr(kind, "run", None)
         self.coroutine = main is not None
-        self.start = main if main is not None else getattr(kind, "init", None)
+        self.start = main or getattr(kind, "begin", None) or getattr(kind, "init", None)
         self.message = getattr(kind, "handle_info", None)
         self.call = getattr(kind, "handle_call", None)
         self.cast = getattr(kind, "handle_cast", None)
@@ -131,6 +131,14 @@ class LightProcess:
         """Count that much more work against the slice of this turn."""
         self._left -= reductions
 
+    def hibernate(self) -> None:
+        """Give back what the mailbox once needed and does not need now."""
+
+    @property
+    def hooks(self) -> Any:
+        """What the core it lives in was made with. Raises NoSuchActor when it has ended."""
+        return self.living().hooks
+
     @property
     def mailbox_length(self) -> int:
         """How many messages wait."""
@@ -150,6 +158,11 @@ class LightProcess:
     def is_held(self) -> bool:
         """Whether it is suspended."""
         return "held" in self._flags
+
+    @property
+    def has_started(self) -> bool:
+        """Whether its ``init`` has ended well; of a coroutine, whether it has waited for something."""
+        return "starting" not in self._flags
 
     @property
     def running_coroutine(self) -> Any:

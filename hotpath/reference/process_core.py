@@ -201,6 +201,10 @@ class ProcessCore:
         timer.timer = self.set_timer(delay_s, timer)
         return timer
 
+    def call_after(self, delay_s: float, action: Callable[[], None]) -> SendTimer:
+        """Call *action* in *delay_s* seconds, unless the timer that this gives is cancelled."""
+        return self.send_after(delay_s, None, action)
+
     def waiting(self, process: LightProcess) -> Waiting:
         """Something that *process* may await and the shard brings."""
         return Waiting(process)
@@ -235,6 +239,19 @@ class ProcessCore:
         """Let a coroutine that awaits *awaited*, something foreign, go on."""
         if process._core is not None and process._phase == "awaiting" and process._awaited is awaited:
             process.make_ready()
+
+    def tell_start(self, process: LightProcess) -> None:
+        """Have ``process_started`` told when the start of *process*, which has not had a turn yet, has ended well."""
+        process._flags.add("tells_start")
+
+    def discard(self, process: LightProcess, unwanted: Callable[[Any], bool]) -> None:
+        """Take the messages out of a mailbox that *unwanted* says yes to."""
+        seen = process._awaited.seen if isinstance(process._awaited, Receive) else 0
+        out = [place for place, message in enumerate(process._mail) if unwanted(message)]
+        for place in reversed(out):
+            del process._mail[place]
+        if seen:
+            process._awaited.seen = seen - sum(1 for place in out if place < seen)
 
     def stop_later(self, process: LightProcess) -> None:
         """Have ``process_ended`` told after the present handler of *process*."""
@@ -381,7 +398,10 @@ class ProcessCore:
         for item in self.wheel.advance(self._clock() // TICK_NS):
             if isinstance(item, SendTimer):
                 item.core = None
-                self.send(item.to, item.message)
+                if item.to is None:
+                    item.message()
+                else:
+                    self.send(item.to, item.message)
             else:
                 self._expire(item)
 
@@ -489,12 +509,9 @@ class ProcessCore:
                 if process._deferred is None:
                     process._deferred = {}
                 process._deferred[call] = None
-        if "coroutine" in process._flags:
-            self.hooks.process_ended(process, None)
-            return False
         if "starting" in process._flags:
             self._started(process)
-        if "stopping" in process._flags and process._core is not None:
+        if process._flags & {"coroutine", "stopping"} and process._core is not None:
             self.hooks.process_ended(process, None)
             return False
         return process._core is not None
@@ -542,9 +559,9 @@ class ProcessCore:
             self._close(process, running)
             return False
         process._awaited = awaited
+        if process._flags >= {"starting", "coroutine"}:
+            self._started(process)  # its life has begun; an ``async def init`` has not ended yet
         if type(awaited) is Receive and awaited.process is process:
-            if "starting" in process._flags and "coroutine" in process._flags:
-                self._started(process)
             if "stopping" in process._flags:
                 self.hooks.process_ended(process, None)
             elif awaited.seen < len(process._mail) and "held" not in process._flags:
@@ -557,8 +574,6 @@ class ProcessCore:
                 process.make_ready()
         else:
             process._phase = "awaiting"
-            if "starting" in process._flags and "coroutine" in process._flags:
-                self._started(process)
             self.hooks.foreign_await(process, awaited)
         return False
 

@@ -5,7 +5,7 @@ The kernel has all of it in ``process_core.pyx``; ``process_core.py`` beside thi
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from typing import TYPE_CHECKING, Any
 
 from actorgrid.errors import ActorGridError, BadRequest, ReceiveTimeout
@@ -108,8 +108,8 @@ class Waiting:
         self.timer = -1
         self.outcome_state = PENDING
 
-    def __await__(self) -> Iterator[Any]:
-        return self
+    def __await__(self) -> Generator[Any, Any, Any]:
+        return self  # type: ignore[return-value]  # an iterator is enough
 
     def __iter__(self) -> Iterator[Any]:
         return self

@@ -257,10 +257,18 @@ def test_who_wants_to_know_hears_when_a_start_has_ended(stage: Stage) -> None:
         await me.sleep(1)
         await me.receive()
 
-    pid = stage.spawn(coroutine, tells_start=True).pid
-    assert pid not in stage.hooks.began
-    stage.after(1000)
+    process = stage.core.spawn(coroutine, tells_start=True)
+    assert not process.has_started
+    stage.settle()
+    assert process.has_started
+    assert stage.hooks.began[-1] == process.pid
+
+    async def short(me: Any) -> None:
+        pass
+
+    pid = stage.spawn(short, tells_start=True).pid
     assert stage.hooks.began[-1] == pid
+    assert stage.hooks.ends[-1] == (pid, None)
 
 
 def test_what_is_awaited_of_others_is_told_and_woken(stage: Stage) -> None:

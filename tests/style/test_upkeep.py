@@ -57,6 +57,14 @@ CALLED_FROM_OUTSIDE = {
         "joblib, of its backends",
     ),
     "CurrentTask.raise_if_cancelled": "tasks of people (docs/tasks.md)",
+    **dict.fromkeys(
+        ("Process.spawn_link", "Process.spawn_monitor", "Shard.run_until_idle", "Shard.run_for", "Shard.post_call"),
+        "light processes and programs that people write (docs/light_processes.md)",
+    ),
+    **dict.fromkeys(
+        ("ProcessEnds.take_message", "ProcessEnds.take_signal", "ProcessEnds.shard_lost"),
+        "who carries between shards (docs/light_processes.md)",
+    ),
     "DescriptorWatch": "actors that wait until a descriptor of their own takes bytes (tests/transports/mesh_actors.py)",
 }
 # Files whose classes fill in Thespian's: it calls their methods.
