@@ -168,6 +168,18 @@ class GpusSection(Section):
     probe_timeout_s: float = setting(
         10.0, "a vendor library that does not answer in this time is killed with its process", ge=0.5, le=600
     )
+    memory_watch: str = setting(
+        "end",
+        "work that has more memory of a GPU than its gpu_memory: end it, report it, or off",
+        pattern=r"^(end|report|off)$",
+        live=True,
+    )
+    memory_slack: ByteCount = setting(
+        256 * 2**20,
+        "what work may have of a GPU above its gpu_memory: drivers count their own share",
+        live=True,
+        le=2**40,
+    )
 
 
 class SchedulingSection(Section):

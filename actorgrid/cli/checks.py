@@ -287,10 +287,10 @@ def check_vendors() -> Iterator[Finding]:
 def check_probes(call: CommandContext) -> Iterator[Finding]:
     """Check what the running agent's probes found, one line for each vendor that it asks."""
     try:
-        status = call.http.get("/api/inspect/gpu_coordinator")["status"]
+        told = call.http.get("/api/inspect/gpu_coordinator")["inspect"] or {}
     except ActorGridError:
         return  # an agent that does not say is told elsewhere
-    for vendor, asked in sorted(status.get("probe", {}).get("vendors", {}).items()):
+    for vendor, asked in sorted(told.get("status", {}).get("probe", {}).get("vendors", {}).items()):
         yield _of_library(vendor, str(asked["outcome"]), int(asked["devices"]), asked)
 
 

@@ -483,9 +483,13 @@ def _with_ending(error: WorkerLost, ending: dict[str, Any]) -> WorkerLost:
         how = "killed together with its shim"
     elif ending.get("reason") == "memory":
         how = "killed for using more memory than it asked for (memory=)"
+    elif str(ending.get("reason")).startswith("gpu_memory"):
+        how = "killed for using more memory of a GPU than it asked for (gpu_memory=)"
     said = last_lines(stderr)
     hint = error.hint
-    if number == signal.SIGKILL or ending.get("reason") in ("shim", "memory"):
+    if str(ending.get("reason")).startswith("gpu_memory"):
+        hint = "ask for more with gpu_memory=; a process's own share of the driver counts, too"
+    elif number == signal.SIGKILL or ending.get("reason") in ("shim", "memory"):
         hint = "if nobody killed it, the host ran out of memory (dmesg tells); ask for enough with memory="
     return WorkerLost(
         f"{error.message}: {how}",

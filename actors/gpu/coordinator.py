@@ -39,6 +39,7 @@ from .device_health import HealthIncident
 from .device_listing import NOT_ASKED, DeviceNow, Elsewhere, device_rows, readings_elsewhere, unhealthy_rows
 from .feasibility import check_feasible
 from .host_registration import HostRegistration
+from .memory_watch import MemoryWatch
 from .messages import (
     AcquireLease,
     CheckFeasible,
@@ -78,7 +79,10 @@ class GPUCoordinator(LedgerFollower):
             queue=settings.scheduling.queue,
         )
         self._ledger = LedgerClient(self, on_snapshot=self._on_snapshot, on_applied=self._on_applied)
-        self._registration = HostRegistration(self, self._ledger, self._core.records, self._health_changed)
+        self._watch = MemoryWatch(self, self._ledger)
+        self._registration = HostRegistration(
+            self, self._ledger, self._core.records, self._health_changed, self._watch.take
+        )
         self._latency = LatencyWindow()
         self._decisions: deque[dict[str, Any]] = deque(maxlen=DECISIONS_KEPT)
         self._grants_total = 0
@@ -437,6 +441,8 @@ class GPUCoordinator(LedgerFollower):
             "gpu_devices": float(devices),
             "gpu_capacity_milli": 1000.0 * devices,
             "gpu_allocated_milli": float(sum(milli for milli, _, _ in self._core.records.allocated().values())),
+            "gpu_processes_ungranted": float(len(self._watch.users.ungranted)),
+            "gpu_overdraws_ended_total": float(self._watch.ended_total),
             "gpu_devices_in_error": float(len(self._registration.inventory.troubles())),
             "queue_length": float(self._queue_length()),
             "grants_in_flight": float(len(self._core.proposals.grants)),
@@ -465,5 +471,6 @@ class GPUCoordinator(LedgerFollower):
             "policy": self._core.mirror.engine.policy,
             "compiled": COMPILED,
             "probe": inventory,
+            "gpu_users": self._watch.status(),
             "notes": notes,
         }

@@ -41,10 +41,11 @@ class HostRegistration:
         ledger: LedgerClient,
         records: PlacementRecords,
         on_health: Callable[[list[HealthIncident]], None],
+        on_readings: Callable[[dict[str, Readings]], None],
     ) -> None:
         host = server.host
         self.inventory = HostInventory(
-            host.settings.gpus, host.host_id, server.runtime, self._changed, server.log, on_health
+            host.settings.gpus, host.host_id, server.runtime, self._changed, server.log, on_health, on_readings
         )
         self.sampling = HostSampling(host.host_id, server.log)
         self.problem = ""

@@ -73,7 +73,8 @@ class _Asked:
 class HostInventory:
     """The devices of one host. ``start`` begins looking; *on_change* is called whenever the list is another.
 
-    *on_health* is called whenever the health of a device has changed, with what has.
+    *on_health* is called whenever the health of a device has changed, with what has; *on_readings* with each sample of
+    a vendor's devices.
     """
 
     def __init__(
@@ -84,6 +85,7 @@ class HostInventory:
         on_change: Callable[[], None],
         log: logging.Logger,
         on_health: Callable[[list[HealthIncident]], None] = lambda incidents: None,
+        on_readings: Callable[[dict[str, Readings]], None] = lambda readings: None,
     ) -> None:
         self.settings = settings
         self.host_id = host_id
@@ -93,6 +95,7 @@ class HostInventory:
         self._runtime = runtime
         self._on_change = on_change
         self._on_health = on_health
+        self._on_readings = on_readings
         self._log = log
         self._readings: dict[str, Readings] = {}
         self._asked: dict[str, _Asked] = {}
@@ -287,6 +290,7 @@ class HostInventory:
         known = {device.uuid for device in asked.devices}
         self._readings.update({uuid: said for uuid, said in readings.items() if uuid in known})
         self._tell(self.health.read({uuid: said for uuid, said in readings.items() if uuid in known}, time()))
+        self._on_readings({uuid: said for uuid, said in readings.items() if uuid in known})
 
     def _happened(self, events: list[DeviceEvent]) -> None:
         self._tell(self.health.happened(events, time()))

@@ -344,7 +344,8 @@ def _die_with(parent: int) -> None:
         raise SystemExit(0)
 
 
-def _vendor(name: str) -> Vendor:
+def vendor_of(name: str) -> Vendor:
+    """The vendor of that name, whose library is not loaded yet. For a child: any of its calls may hang or crash."""
     if name == "nvidia":
         from .vendors.nvidia import Nvidia
 
@@ -410,7 +411,7 @@ def main(argv: list[str]) -> None:
     except ImportError:  # only a nicer name in process lists
         pass
     with socket.socket(fileno=int(fd)) as connection:
-        _Child(_vendor(name), connection).serve()
+        _Child(vendor_of(name), connection).serve()
 
 
 if __name__ == "__main__":

@@ -270,6 +270,15 @@ class Leases:
         await self._release(lease_id)
         self._detaching.discard(lease_id)
 
+    def end_worker_of(self, lease_id: str, reason: str) -> bool:
+        """End the worker of a lease at once, for that *reason*; whether it has one."""
+        worker = self._pools.worker_of(lease_id)
+        link = None if worker is None else self._links.get(worker.worker_id)
+        if worker is None or link is None:
+            return False
+        self._pools.worker_spoiled(worker.worker_id)
+        return bool(link.send(["stop", reason, 0.0]))
+
     def _let_go(self, worker_id: str) -> None:
         for waiter in self._letting_go.pop(worker_id, []):
             waiter.set(None)

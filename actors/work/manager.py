@@ -45,12 +45,15 @@ from .messages import (
     ContainmentAsked,
     DetachLease,
     EndAllWork,
+    EndOverdrawn,
     LeaseOutput,
     ListAttempts,
+    OwnersOf,
     StartDelay,
     TellWorkerEnd,
 )
-from .process_tree import send
+from .outcomes import overdrawn, overdrawn_reason
+from .process_tree import owners_of, send
 from .worker_end import WorkerEnding
 from .zygote_link import ZygoteLink
 
@@ -58,6 +61,8 @@ CLEAN_S = 30.0
 IN_USE_S = 20.0
 LOOKS_MAX = 1_000
 """Folders and blobs asked about in one round."""
+PIDS_MAX = 4096
+"""Processes whose owners are told in one answer."""
 STOP_MARGIN_S = 2.0
 STOP_MAX_S = 30.0
 GUARD_LEAVES_S = 1.0
@@ -237,6 +242,22 @@ class WorkerManager(LedgerFollower):
                 }
             )
         return found
+
+    @handles(OwnersOf)
+    def _owners_of(self, request: OwnersOf) -> dict[int, str]:
+        found = owners_of(request.pids[:PIDS_MAX], self._tag)
+        serving = {worker.worker_id: worker.lease_id or "" for worker in self._leases.workers()}
+        # A pool's worker is marked as itself: its memory is that of the lease it serves, or nobody's.
+        return {pid: serving.get(work_id, work_id) for pid, work_id in found.items()}
+
+    @handles(EndOverdrawn)
+    def _end_overdrawn(self, request: EndOverdrawn) -> bool:
+        reason = overdrawn_reason(request.gpu_index, request.used_mib, request.granted_mib)
+        if request.work_id in self._attempts.live:
+            self.log.warning("%s is ended: %s", request.work_id, overdrawn(request.work_id, reason).message)
+            self._attempts.end_early(request.work_id, reason, 0.0)
+            return True
+        return self._leases.end_worker_of(request.work_id, reason)
 
     @handles(StartDelay)
     def _start_delay(self, request: StartDelay) -> dict[str, Any]:

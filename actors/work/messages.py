@@ -53,6 +53,26 @@ class ListAttempts:
 
 
 @dataclass(frozen=True, slots=True)
+class OwnersOf:
+    """Ask whose work these processes of this host are.
+
+    Answer: by pid the id of the attempt, member or lease, empty for nobody's; those that are gone are left out.
+    """
+
+    pids: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class EndOverdrawn:
+    """End at once the work that took more memory of a device than it was granted. Answer: whether it ran."""
+
+    work_id: str
+    gpu_index: int
+    used_mib: int
+    granted_mib: int
+
+
+@dataclass(frozen=True, slots=True)
 class StartDelay:
     """Ask what an attempt that is placed here and has not begun waits for.
 

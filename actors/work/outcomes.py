@@ -90,6 +90,8 @@ def outcome_of_unkept(attempt_id: str, why: str) -> dict[str, Any]:
     return {"outcome": "lost", "charge": False, "error": error.to_dict()}
 
 
+GPU_MEMORY = "gpu_memory"
+"""How the reason begins with which work is ended that overdrew its memory of a device."""
 _NOT_NEEDED = {
     GANG: "another member of its gang did not succeed",
     SUPERSEDED: "an earlier attempt had succeeded on a host that was away and came back",
@@ -98,6 +100,23 @@ _NOT_NEEDED = {
 
 def _not_needed(attempt_id: str, reason: str) -> TaskCancelled:
     return TaskCancelled(f"{attempt_id} was ended because {_NOT_NEEDED[reason]}")
+
+
+def overdrawn_reason(gpu_index: int, used_mib: int, granted_mib: int) -> str:
+    """The reason with which a shim is told to end work that overdrew a device's memory."""
+    return f"{GPU_MEMORY} {gpu_index} {used_mib} {granted_mib}"
+
+
+def overdrawn(work_id: str, reason: str) -> MemoryLimitExceeded:
+    """The error for who owns work ended for that *reason*, which comes back from a file that the work could write."""
+    numbers = [int(word) if word.isdecimal() and len(word) < 12 else 0 for word in reason.split()[1:4]]
+    gpu_index, used_mib, granted_mib = [*numbers, 0, 0, 0][:3]
+    return MemoryLimitExceeded(
+        f"{work_id} used more memory of GPU {gpu_index} than it asked for",
+        asked=f"{granted_mib} MiB",
+        found=f"{used_mib} MiB",
+        hint="ask for more with --gpu-memory (gpu_memory= in Python); a process's own share of the driver counts, too",
+    )
 
 
 def _judge(
@@ -124,6 +143,8 @@ def _judge(
             hint="ask for more with --memory (memory= in Python)",
         )
         return "failed", True, error
+    if str(reason).startswith(GPU_MEMORY):
+        return "failed", True, overdrawn(attempt_id, str(reason))
     if reason == "isolated":
         lost = WorkerLost(
             f"attempt {attempt_id} was ended: its agent was away longer than {spec['isolation_s']:g} s",

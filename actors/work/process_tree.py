@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 from .linux import MARK_ATTEMPT, MARK_HOST
@@ -145,6 +145,15 @@ def find_marked(host_tag: str) -> dict[int, str]:
             if work_id is not None:
                 found[int(name)] = work_id
     return found
+
+
+def owners_of(pids: Iterable[int], host_tag: str) -> dict[int, str]:
+    """The attempt or worker that each of *pids* is of by its marks, empty for none; those that are gone are missing.
+
+    One of another user, whose environment cannot be read, is nobody's.
+    """
+    host = f"{MARK_HOST}={host_tag}".encode()
+    return {pid: _marked_as(str(pid), host) or "" for pid in pids if os.path.exists(f"/proc/{pid}")}
 
 
 def _marked_as(name: str, host: bytes) -> str | None:

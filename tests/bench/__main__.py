@@ -40,6 +40,7 @@ MODULES = (
     "gossip",
     "graph_plans",
     "graphs",
+    "gpus",
     "host",
     "jobs",
     "ledger",

@@ -294,6 +294,7 @@ def test_an_older_driver_without_newer_functions_still_works(
     missing = (
         *("nvmlDeviceGetMemoryInfo_v2", "nvmlDeviceGetNumaNodeId", "nvmlDeviceGetArchitecture"),
         *("nvmlDeviceGetRemappedRows", "nvmlEventSetWait_v2", "nvmlDeviceGetFieldValues"),
+        "nvmlDeviceGetTemperatureV",
     )
     monkeypatch.setenv("ACTORGRID_NVML_LIBRARY", str(stub_library(NVML, missing)))
     nvml.add_gpu(0)
@@ -304,6 +305,7 @@ def test_an_older_driver_without_newer_functions_still_works(
     said = probe.read()[report.devices[0].uuid]
     assert said.memory_used_mib == 512 + 551  # of old the driver's own share counts as used
     assert "Function" in said.unsupported["row_remap_pending"]
+    assert said.temperature_celsius == 40.0
 
 
 # -- AMD

@@ -98,6 +98,7 @@ class Nvidia:
         self._known: dict[str, _Known] = {}
         self._events: Any = None
         self._fatal: frozenset[int] = frozenset()
+        self._old_temperature = False
 
     # -- what there is
 
@@ -322,7 +323,7 @@ class Nvidia:
                     ask("links_down", lambda: self._links_down(known))
                 else:
                     answers.lack("it has no NVLink", "links_down")
-            ask("temperature_celsius", lambda: float(nvml.nvmlDeviceGetTemperature(whole, nvml.NVML_TEMPERATURE_GPU)))
+            ask("temperature_celsius", lambda: float(self._temperature(whole)))
             ask("memory_temperature_celsius", lambda: self._memory_temperature(whole))
             ask("clock_mhz", lambda: float(nvml.nvmlDeviceGetClockInfo(whole, nvml.NVML_CLOCK_SM)))
             ask("memory_clock_mhz", lambda: float(nvml.nvmlDeviceGetClockInfo(whole, nvml.NVML_CLOCK_MEM)))
@@ -359,6 +360,20 @@ class Nvidia:
             return
         answers.unsupported["memory_reserved_mib"] = answers.unsupported.pop("both")
         answers.ask("memory_used_mib", lambda: int(nvml.nvmlDeviceGetMemoryInfo(handle).used) // 2**20)
+
+    def _temperature(self, handle: Any) -> int:
+        """In °C. The call that CUDA 14 is to take away is for drivers that do not have its successor."""
+        nvml = self._nvml
+        if not self._old_temperature:
+            try:
+                return int(nvml.nvmlDeviceGetTemperatureV(handle, nvml.NVML_TEMPERATURE_GPU))
+            except AttributeError:
+                self._old_temperature = True
+            except nvml.NVMLError as error:
+                if error.value != nvml.NVML_ERROR_FUNCTION_NOT_FOUND:
+                    raise
+                self._old_temperature = True
+        return int(nvml.nvmlDeviceGetTemperature(handle, nvml.NVML_TEMPERATURE_GPU))
 
     def _memory_temperature(self, handle: Any) -> float | None:
         nvml = self._nvml

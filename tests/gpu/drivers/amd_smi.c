@@ -281,7 +281,19 @@ API int amdsmi_get_power_info(device *which, amdsmi_power_info_t *info) {
     memset(info, 0, sizeof *info);
     info->socket_power = info->current_socket_power = (unsigned)NUMBER(which, "power_w", 0);
     info->average_socket_power = 0xffff;
-    info->power_limit = (unsigned)(NUMBER(which, "limit_uw", 0) / 1000000);
+    info->power_limit = (unsigned)NUMBER(which, "limit_uw", 0);
+    return AMDSMI_STATUS_SUCCESS;
+}
+
+/* The table that newer tools read instead: what is not set in it stays "not available". */
+API int amdsmi_get_gpu_metrics_info(device *which, amdsmi_gpu_metrics_t *metrics) {
+    ENTER(which);
+    HAVE(which, "util");
+    memset(metrics, 0xff, sizeof *metrics);
+    metrics->average_gfx_activity = (unsigned short)NUMBER(which, "util", 0xffff);
+    metrics->average_umc_activity = (unsigned short)NUMBER(which, "memory_util", 0xffff);
+    metrics->temperature_hotspot = (unsigned short)NUMBER(which, "hotspot_c", 0xffff);
+    metrics->current_socket_power = (unsigned short)NUMBER(which, "power_w", 0xffff);
     return AMDSMI_STATUS_SUCCESS;
 }
 

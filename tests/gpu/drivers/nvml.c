@@ -338,6 +338,14 @@ API int nvmlDeviceGetTemperature(device *which, unsigned sensor, unsigned *celsi
     return read_uint(which, "temp", celsius);
 }
 
+API int nvmlDeviceGetTemperatureV(device *which, c_nvmlTemperature_v1_t *reading) {
+    unsigned celsius = 0;
+    ENTER(which);
+    int code = nvmlDeviceGetTemperature(which, reading->sensorType, &celsius);
+    reading->temperature = (int)celsius;
+    return code;
+}
+
 API int nvmlDeviceGetTemperatureThreshold(device *which, unsigned kind, unsigned *celsius) {
     ENTER(which);
     if (kind == NVML_TEMPERATURE_THRESHOLD_SHUTDOWN) return read_uint(which, "shutdown_c", celsius);
