@@ -25,8 +25,8 @@ PAGES = [ROOT / "README.md", ROOT / "CHANGELOG.md", *sorted((ROOT / "docs").rglo
 FENCE = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 MARKER = re.compile(r"<!-- not run: (.+?) -->\s*$")
 LINK = re.compile(r"\]\(([^)\s]+)\)")
-STARTS_HOSTS = re.compile(r"LocalCluster\(|^actorgrid chaos ", re.MULTILINE)
-"""In a block that starts hosts for itself, simulated ones too: it is of the second tier."""
+TAKES_LONG = re.compile(r"LocalCluster\(|^actorgrid (chaos|replay) ", re.MULTILINE)
+"""In a block that starts hosts for itself, or plays with simulated ones: it is of the second tier."""
 NEVER_ENDS = {"up": "the agent it would start runs already", "doctor": "exits with 1 on a machine with problems"}
 
 
@@ -60,7 +60,7 @@ RUN = [block for block in ALL if not block.skipped]
 
 def examples(language: str) -> list[Any]:
     return [
-        pytest.param(block, id=str(block), marks=[pytest.mark.system] if STARTS_HOSTS.search(block.text) else [])
+        pytest.param(block, id=str(block), marks=[pytest.mark.system] if TAKES_LONG.search(block.text) else [])
         for block in RUN
         if block.language == language
     ]

@@ -18,7 +18,7 @@ LAN, FAST = PROFILES["lan"], PROFILES["lan_fast"]
 
 @pytest.mark.parametrize("name", SCENARIOS)
 def test_a_scenario_holds_for_some_seeds(name: str) -> None:
-    assert [(seed, what) for seed in range(1, 9) if (what := play(name, seed))] == []
+    assert [(seed, what) for seed in range(1, 4) if (what := play(name, seed))] == []
 
 
 @pytest.mark.system
@@ -27,7 +27,13 @@ def test_a_scenario_holds_for_many_seeds(name: str) -> None:
     assert [(seed, what) for seed in range(100, 300) if (what := play(name, seed))] == []
 
 
-@pytest.mark.parametrize("name", MUTANTS)
+LONG_HUNTS = {"judges_after_sleep"}
+"""Planted bugs that show in few seeds: hunted in the second tier."""
+
+
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=[pytest.mark.system] * (name in LONG_HUNTS)) for name in MUTANTS]
+)
 def test_each_planted_bug_is_caught(name: str) -> None:
     seed, what = hunt(name, 60)
     assert what, f"not in {seed} seeds"
@@ -84,6 +90,7 @@ def test_links_answer_where_datagrams_are_lost() -> None:
     assert with_links.false_suspicions == 0
 
 
+@pytest.mark.system
 def test_slow_hosts_declare_healthy_ones_dead_unless_they_know_that_they_stood_still() -> None:
     found = {name: traffic(60, each, 0.0, 2, 120, slow_share=0.1) for name, each in comparisons(FAST)}
     assert found["SWIM"].false_deaths > 0

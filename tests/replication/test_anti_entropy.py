@@ -57,6 +57,7 @@ def test_a_round_between_equals_is_one_packet_of_less_than_64_bytes(town: Town) 
     assert town.sent_bytes - before <= 2 * 64, "nobody answers"
 
 
+@pytest.mark.system
 def test_ten_of_a_hundred_thousand_keys_are_repaired_in_ten_kilobytes_and_five_round_trips(tmp_path: Path) -> None:
     first = StateReplica(tmp_path / "a", "host-a", 1, random.Random(1))
     for number in range(100_000):

@@ -12,7 +12,7 @@ from actorgrid.chaos.gossip.state_simulation import StateNetwork, StateParts, St
 
 @pytest.mark.parametrize("name", STATE_SCENARIOS)
 def test_a_scenario_holds_for_some_seeds(name: str) -> None:
-    found = [(seed, what) for seed in range(1, 5) if (what := STATE_SCENARIOS[name](seed, StateParts()))]
+    found = [(seed, what) for seed in range(1, 3) if (what := STATE_SCENARIOS[name](seed, StateParts()))]
     assert found == []
 
 
@@ -24,7 +24,13 @@ def test_a_scenario_holds_for_many_seeds(name: str) -> None:
     assert found == []
 
 
-@pytest.mark.parametrize("name", STATE_MUTANTS)
+LONG_HUNTS = {"takes_vectors_as_walks_begin"}
+"""Planted bugs that show in few seeds: hunted in the second tier."""
+
+
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=[pytest.mark.system] * (name in LONG_HUNTS)) for name in STATE_MUTANTS]
+)
 def test_each_planted_bug_is_caught(name: str) -> None:
     seed, what = hunt_state(name, 20)
     assert what, f"not in {seed} seeds"

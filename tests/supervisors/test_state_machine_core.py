@@ -459,7 +459,7 @@ steps = st.lists(
 )
 
 
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=200, deadline=None)
 @given(plans, steps)
 def test_every_machine_does_what_the_manual_says(plan: Plan, todo: list[tuple[Any, ...]]) -> None:
     with pytest.MonkeyPatch.context() as patch:
