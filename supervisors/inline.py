@@ -27,6 +27,8 @@ from .server import Server
 from .wire import pack, unpack
 
 TEST = Ref("test", "test")
+REAL_LIMIT_S, SIMULATED_LIMIT_S = 60.0, 10.0
+"""How long ``run_until`` and ``request`` go on: on the real clock so long that only a hang reaches it."""
 
 
 class InlineTimer:
@@ -203,7 +205,7 @@ class InlineNode:
         """Send from outside, as if from the envelope's sender; an answer to "test" is dropped, nobody waits for it."""
         self.post(to, envelope, Ref(envelope.sender, envelope.sender))
 
-    def request(self, to: str | Ref, message: Any, timeout_s: float = 10.0) -> Any:
+    def request(self, to: str | Ref, message: Any, timeout_s: float | None = None) -> Any:
         """Call *to* from outside and wait for the answer."""
         ref = (0, next(self._count))
         self.post(to, Envelope(CALL, "test", ref, message), TEST)
@@ -267,8 +269,13 @@ class InlineNode:
         self.now_s = end
         self.settle()
 
-    def run_until(self, condition: Callable[[], bool], timeout_s: float = 10.0, what: str = "condition") -> None:
-        """Run until *condition* holds. With a simulated clock, moves it at most *timeout_s*."""
+    def run_until(self, condition: Callable[[], bool], timeout_s: float | None = None, what: str = "condition") -> None:
+        """Run until *condition* holds, for at most *timeout_s*: by itself ``REAL_LIMIT_S``, or ``SIMULATED_LIMIT_S``.
+
+        With a simulated clock, moves it so far at most. Raises ActorGridError.
+        """
+        if timeout_s is None:
+            timeout_s = REAL_LIMIT_S if self.real_time else SIMULATED_LIMIT_S
         deadline = self.monotonic() + timeout_s
         while not condition():
             if self.step(wait_s=0.05):

@@ -16,7 +16,7 @@ PAUSE_MS = 5
 
 PF_EXITING = 0x4
 """In the flags of ``/proc/PID/stat``: the kernel is ending it (include/linux/sched.h)."""
-EXIT_S = 30.0
+EXIT_S = 60.0
 
 
 def is_alive(pid: int) -> bool:
@@ -58,7 +58,7 @@ def server_below(pid: int, server: str) -> int:
     return found
 
 
-def until(condition: Callable[[], Any], what: str, within_s: float = 30.0) -> Any:
+def until(condition: Callable[[], Any], what: str, within_s: float = 60.0) -> Any:
     """The first true value of *condition*; fails the test when there is none in time."""
     deadline = time.monotonic() + within_s
     pause = select.poll()

@@ -24,7 +24,10 @@ RESTART_MAX_S = 5.0
 MAX_WAITING = 20_000
 FORK_PATIENCE_S = 20.0
 """A zygote that has carried nothing out for so long, and was asked to, hangs: it is ended, and another asked again.
-Forks take milliseconds, and a second or so on a machine with far too much to do."""
+Forks take milliseconds, and a second or so on a machine with far too much to do. One that was started again and has not
+come up within that has twice as long the next time, up to ``START_PATIENCE_S_MAX``: where a start takes
+longer, one that is ended each time would never come up."""
+START_PATIENCE_S_MAX = 320.0
 
 # The title of a process is written over its arguments, so these have to be long enough (SPT_NOENV leaves the
 # environment, where the marks are, alone).
@@ -61,6 +64,8 @@ class ZygoteLink:
         self._backoff_s = RESTART_FIRST_S
         self._stopped = False
         self._heard_at = 0.0
+        self._patience_s = FORK_PATIENCE_S
+        self._starting = True
         self._watching = False
         self.on_ready: Callable[[Containment], None] = lambda _containment: None
 
@@ -71,6 +76,7 @@ class ZygoteLink:
 
     def start(self) -> None:
         """Start the process; call from the thread that lives as long as we do (it dies with that thread)."""
+        self._starting = True
         ours, theirs = socket.socketpair()
         with theirs:
             self._process = subprocess.Popen(  # nosec B603 - no shell, our own interpreter
@@ -121,14 +127,16 @@ class ZygoteLink:
         """Look whether the zygote hangs, as long as something waits for it."""
         if not self._watching and self._waiting and not self._stopped:
             self._watching = True
-            left_s = self._heard_at + FORK_PATIENCE_S - self._runtime.monotonic()
+            left_s = self._heard_at + self._patience_s - self._runtime.monotonic()
             self._runtime.after(max(0.01, left_s), self._look)
 
     def _look(self) -> None:
         self._watching = False
         silent_s = self._runtime.monotonic() - self._heard_at
-        if self._waiting and self._process is not None and silent_s >= FORK_PATIENCE_S:
+        if self._waiting and self._process is not None and silent_s >= self._patience_s:
             self._warn("the zygote has not answered for %.0f s: ending it", silent_s)
+            if self._starting:
+                self._patience_s = min(2 * self._patience_s, START_PATIENCE_S_MAX)
             self._heard_at = self._runtime.monotonic()
             self._process.kill()  # its socket closes, which is where its end is dealt with
         self._watch()
@@ -139,6 +147,7 @@ class ZygoteLink:
             match frame:
                 case ["ready", int(), containment]:
                     self._backoff_s = RESTART_FIRST_S
+                    self._patience_s, self._starting = FORK_PATIENCE_S, False
                     if self.containment is None:
                         self.containment = containment_from(containment)
                         self.on_ready(self.containment)

@@ -209,7 +209,7 @@ def starting(tmp_path: Path) -> Iterator[Starting]:
             stop_host(running)
 
 
-def until(condition: Callable[[], Any], timeout_s: float = 30.0) -> Any:
+def until(condition: Callable[[], Any], timeout_s: float = 60.0) -> Any:
     """What *condition* gives, once that is something."""
     pause = threading.Event()
     deadline = time.monotonic() + timeout_s

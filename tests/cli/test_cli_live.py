@@ -8,6 +8,7 @@ import re
 import signal
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -257,18 +258,23 @@ def test_inspect_and_hosts_answer(host: Host) -> None:
     assert len(host.json("hosts", "--json")["hosts"]) == 1
 
 
-def on_terminal(host: Host, *words: str, **environ: str) -> str:
+def on_terminal(host: Host, *words: str, heard: Callable[[str], object] = lambda _seen: None, **environ: str) -> str:
     """What a person sees who calls the command line on a terminal."""
     environment = {**host.environment(), "TERM": "xterm", "COLUMNS": "120", **environ}
-    return seen_on_terminal([sys.executable, "-m", "actorgrid", *words], environment)
+    return seen_on_terminal([sys.executable, "-m", "actorgrid", *words], environment, heard)
 
 
-def test_a_waiting_run_shows_its_state_on_a_terminal_and_leaves_no_trace(host: Host) -> None:
-    holder = detach(host, "--gpus", "2", "--", "sleep", "1.2")
-    seen = on_terminal(host, "run", "--gpus", "2", "--", "sh", "-c", "echo hi")
+def test_a_waiting_run_shows_its_state_on_a_terminal_and_leaves_no_trace(host: Host, tmp_path: Path) -> None:
+    holder = detach(host, "--gpus", "2", "--", "sh", "-c", f"until [ -e {tmp_path}/go ]; do sleep 0.05; done")
+
+    def let_go(seen: str) -> None:
+        if "queued" in seen:
+            (tmp_path / "go").touch()
+
+    seen = on_terminal(host, "run", "--gpus", "2", "--", "sh", "-c", "echo hi", heard=let_go)
     assert "queued; actorgrid why" in seen
     assert re.sub(r"\r\x1b\[K[^\r\n]*?(?=\r\x1b)", "", seen).replace("\r\x1b[K", "") == "hi\n"
-    assert state_of(host, holder) == "succeeded"
+    until(lambda: state_of(host, holder) == "succeeded")
 
 
 def test_tables_have_colours_on_a_terminal_unless_told_otherwise(host: Host) -> None:
@@ -291,7 +297,7 @@ def test_run_goes_on_through_the_death_of_the_agent(starting: Starting, tmp_path
         assert follower.stdout is not None
         assert follower.stdout.readline() == "a\n"
         os.kill(host.process.pid, signal.SIGKILL)
-        host.process.communicate(timeout=30)
+        host.process.communicate(timeout=60)
         starting()
         (tmp_path / "go").touch()
         rest, said = follower.communicate(timeout=60)

@@ -59,7 +59,7 @@ def running(local: actorgrid.LocalCluster, *words: str, **more: Any) -> Iterator
         yield process
     finally:
         process.kill()
-        process.communicate(timeout=30)
+        process.communicate(timeout=60)
 
 
 def holders(client: actorgrid.Client, name: str) -> list[dict[str, Any]]:

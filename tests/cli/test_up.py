@@ -49,7 +49,7 @@ def up(data_dir: Path, *options: str, **variables: str) -> Iterator[dict[str, An
 
 def shown(data_dir: Path, what: str) -> list[dict[str, Any]]:
     asked = [sys.executable, "-m", "actorgrid", what, "--json", "--data-dir", str(data_dir)]
-    rows: list[dict[str, Any]] = json.loads(subprocess.run(asked, capture_output=True, timeout=30, check=True).stdout)[
+    rows: list[dict[str, Any]] = json.loads(subprocess.run(asked, capture_output=True, timeout=60, check=True).stdout)[
         what
     ]
     return rows

@@ -8,6 +8,7 @@ import re
 import subprocess
 import sys
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -182,10 +183,11 @@ def test_a_failed_job_hears_how_it_failed_and_what_may_help(
         assert expected in text
 
 
-def test_a_job_that_went_down_with_others_hears_the_first_cause(cluster: Cluster) -> None:
-    first = cluster.run("--name", "fetch", "--", "sh", "-c", "sleep 2; exit 5")
+def test_a_job_that_went_down_with_others_hears_the_first_cause(cluster: Cluster, tmp_path: Path) -> None:
+    first = cluster.run("--name", "fetch", "--", "sh", "-c", f"until [ -e {tmp_path}/go ]; do sleep 0.05; done; exit 5")
     second = cluster.run("--after", first, "--", "true")
     third = cluster.run("--after", second, "--", "true")
+    (tmp_path / "go").touch()
     cluster.until_state(third, "failed")
     text, answer = cluster.why(third)
     assert f"failed: job {first} (fetch), which it waited for, failed: the command left with status 5" in text

@@ -42,7 +42,7 @@ class Worker:
     def __init__(self, leases: Leases, name: str, index: int, takes_values: bool = True) -> None:
         ours, self.socket = socket.socketpair()
         leases.workers.append(self)
-        self.socket.settimeout(20)
+        self.socket.settimeout(60)
         self._decoder = FrameDecoder()
         self._frames: list[Any] = []
         can = True, False, True, takes_values

@@ -29,7 +29,7 @@ serve(sys.argv[1], socket.socket(fileno=int(sys.argv[2])), socket.socket(fileno=
 """
 
 
-def wait_until(condition: Callable[[], bool], timeout_s: float = 10.0) -> None:
+def wait_until(condition: Callable[[], bool], timeout_s: float = 60.0) -> None:
     """Poll *condition*; fails after the deadline."""
     until = time.monotonic() + timeout_s
     while not condition():

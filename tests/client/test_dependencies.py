@@ -243,9 +243,9 @@ def test_what_was_given_back_with_its_input_follows_it_elsewhere() -> None:
         again = [idle.task(), idle.task()]
         assert [task.task_id for task in again] == sent[1:] and again[1].inputs == (sent[1],)
         slow.succeed(sent[0])
-        assert busy.result(20)
+        assert busy.result(60)
         idle.succeed(*sent[1:])
-        assert second.result(20) == f"value of {sent[2]}" and leases.dispatcher.figures()["unfinished"] == 0
+        assert second.result(60) == f"value of {sent[2]}" and leases.dispatcher.figures()["unfinished"] == 0
 
 
 def test_a_worker_that_lacks_a_value_is_sent_it() -> None:
@@ -262,7 +262,7 @@ def test_a_worker_that_lacks_a_value_is_sent_it() -> None:
         assert isinstance(value, InputValue) and value.key == task.inputs[0]
         assert worker.task() == task
         worker.succeed(task.task_id)
-        assert second.result(20) == f"value of {task.task_id}"
+        assert second.result(60) == f"value of {task.task_id}"
 
 
 def test_cancelling_an_input_cancels_what_was_sent_behind_it() -> None:
@@ -273,7 +273,7 @@ def test_cancelling_an_input_cancels_what_was_sent_behind_it() -> None:
         second = leases.dispatcher.submit(CODE, b"", FAST, [first])
         sent = [worker.task().task_id for _ in range(3)]
         assert first.cancel()
-        assert isinstance(second.exception(20), DependencyFailed)
+        assert isinstance(second.exception(60), DependencyFailed)
         assert [worker.read() for _ in range(2)] == [CancelTask(sent[1]), CancelTask(sent[2])]
 
 
@@ -297,7 +297,7 @@ def test_a_worker_of_an_earlier_version_is_not_sent_what_it_does_not_know() -> N
         second = leases.dispatcher.submit(CODE, b"", FAST, [first])
         worker.succeed(worker.task().task_id)
         with pytest.raises(NotSupported, match="earlier version"):
-            second.result(20)
+            second.result(60)
         assert leases.dispatcher.figures()["unfinished"] == 0
 
 
@@ -307,7 +307,7 @@ def _warm(leases: Leases) -> Worker:
     first = leases.dispatcher.submit(CODE, b"", FAST)
     worker = Worker(leases, "first", 7)
     worker.succeed(worker.task().task_id)
-    first.result(20)
+    first.result(60)
     leases.dispatcher._pace._by_kin["f"] = 0.00001
     return worker
 

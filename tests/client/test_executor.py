@@ -65,7 +65,7 @@ def test_a_shutdown_that_cancels_lets_what_runs_end(host: StandIn, tmp_path: Pat
     with pytest.raises(ClientClosed):
         client.submit(increment, 1)
     gate.write_text("x")
-    assert running.result(20) == "x"
+    assert running.result(60) == "x"
     wait_until(lambda: client._closed)
 
 
@@ -88,7 +88,7 @@ def test_values_of_a_map_are_waited_for_so_long(host: StandIn, tmp_path: Path) -
         with pytest.raises(TimeoutError):
             next(values.within(0.01))
         (tmp_path / "gate").write_text("")
-        assert list(client.map(pow, range(7), [2] * 7, chunksize=3, buffersize=1, timeout=20)) == [
+        assert list(client.map(pow, range(7), [2] * 7, chunksize=3, buffersize=1, timeout=60)) == [
             n * n for n in range(7)
         ]
         for wrong in ({"chunksize": 0}, {"buffersize": 0}):
@@ -103,4 +103,4 @@ def test_a_loop_runs_functions_in_it(host: StandIn) -> None:
 
     with Client(host.url, host.token) as client:
         assert asyncio.run(main()) == [1, 2, 3, 4, 5]
-        assert client.submit(time.sleep, 0).result(20) is None
+        assert client.submit(time.sleep, 0).result(60) is None

@@ -53,10 +53,10 @@ def test_a_future_says_how_it_is_and_unpickles_nothing(client: Client) -> None:
     done, failed = client.submit(abs, -1), client.submit(int, "<b>")
     ended = threading.Event()
     failed.add_done_callback(lambda _: ended.set())
-    assert done.result(20) == 1 and ended.wait(20)
+    assert done.result(60) == 1 and ended.wait(60)
     assert Page(done._repr_html_()).texts == ["TaskFuture", "done", "function", "abs"]
     assert Page(failed._repr_html_()).texts == ["TaskFuture", "failed", "function", "int"]
-    failed.exception(20)
+    failed.exception(60)
     assert "ValueError" in Page(failed._repr_html_()).texts[-1]
     job: JobFuture[int] = JobFuture("j1", "<name>", lambda _: True)
     assert Page(job._repr_html_()).texts == ["JobFuture", "not done", "job", "j1", "name", "<name>"]

@@ -114,15 +114,15 @@ def test_what_neither_knows_is_refused_with_what_may_have_been_meant() -> None:
 
 
 def test_keywords_reach_the_function_on_a_worker(client: Client) -> None:
-    assert client.submit(anything, 1, self=2, fn=3, colour="red").result(20) == (
+    assert client.submit(anything, 1, self=2, fn=3, colour="red").result(60) == (
         (1,),
         {"self": 2, "fn": 3, "colour": "red"},
     )
     with pytest.raises(AmbiguousKeyword):
         client.submit(greet, "x", name="Ann", timeout=30)
     calls = client.options(timeout=60, name="greeting")
-    assert calls.submit(greet, "x", name="Ann", timeout=30).result(20) == ("x", "Ann", 30)
-    assert calls.options(retries=0).submit(greet, "x").result(20) == ("x", "nobody", 1.0)
+    assert calls.submit(greet, "x", name="Ann", timeout=30).result(60) == ("x", "Ann", 30)
+    assert calls.options(retries=0).submit(greet, "x").result(60) == ("x", "nobody", 1.0)
     assert list(client.map(anything, [1, 2], colour="red")) == [((n,), {"colour": "red"}) for n in (1, 2)]
     assert list(calls.map(greet, "ab", name="Ann", timeout=2, chunksize=2)) == [("a", "Ann", 2), ("b", "Ann", 2)]
     assert list(client.map(lambda chunksize: chunksize, [1, 2, 3], chunksize=2)) == [1, 2, 3]
@@ -134,8 +134,8 @@ def test_keywords_reach_the_function_on_a_worker(client: Client) -> None:
 
 def test_a_decorated_task_brings_its_options_and_takes_its_own_keywords(client: Client) -> None:
     task = actorgrid.task(timeout=60, name="t")(greet)
-    assert client.submit(task, "x", retries=0).result(20) == ("x", "nobody", 1.0)
-    assert task.submit("x", client=client, name="Ann", timeout=3).result(20) == ("x", "Ann", 3)
+    assert client.submit(task, "x", retries=0).result(60) == ("x", "nobody", 1.0)
+    assert task.submit("x", client=client, name="Ann", timeout=3).result(60) == ("x", "Ann", 3)
     with pytest.raises(AmbiguousKeyword):
         actorgrid.task(lambda client=None: client).submit(client=client)
 

@@ -76,8 +76,8 @@ def test_only_what_a_thread_waits_for_is_lent_to_and_one_at_a_time() -> None:
     assert lending.decide(3.0, ()) == SendCall(link, calls[2])
     for call in calls:
         call.future.set_result(None)
-    thread.join(10)
-    other.join(10)
+    thread.join(60)
+    other.join(60)
     assert lending.decide(4.0, ()) is None
 
 
@@ -91,7 +91,7 @@ def test_a_worker_that_serves_nothing_that_is_waited_for_is_given_back() -> None
     call.may_have_begun((1, 5))
     assert lending.decide(0.0, ()) == Return(again)  # of no newer lease than that
     call.future.set_result(None)
-    thread.join(10)
+    thread.join(60)
 
 
 def test_waits_of_the_standard_library_count_while_they_sleep() -> None:
@@ -109,7 +109,7 @@ def test_waits_of_the_standard_library_count_while_they_sleep() -> None:
     )
     calls[0].done = True
     calls[0].future.set_result(7)
-    thread.join(10)
+    thread.join(60)
     assert values == [7]
     assert lending.decide(2.0, ()) is None  # whoever iterates is at work on the value
     calls[1].future.set_result(8)
@@ -151,4 +151,4 @@ def test_who_waits_for_a_call_that_lacks_an_input_lends_to_the_call_of_that_inpu
     used.call = None  # of a future that no call gives: nothing can be lent to it
     assert lending.decide(2.0, ()) is None
     second.future.set_result(None)
-    thread.join(20)
+    thread.join(60)

@@ -102,7 +102,7 @@ class Server:
                 connection, _ = self._listener.accept()
             except OSError:
                 return
-            connection.settimeout(20)
+            connection.settimeout(60)
             try:
                 with self._context.wrap_socket(connection, server_side=True) as secured:
                     self.got += secured.recv(65536)
@@ -113,7 +113,7 @@ class Server:
     def close(self) -> None:
         self._listener.shutdown(socket.SHUT_RDWR)
         self._listener.close()
-        self._thread.join(20)
+        self._thread.join(60)
 
 
 @pytest.fixture
@@ -198,7 +198,7 @@ def test_a_door_without_tls_and_a_closed_one_are_unreachable() -> None:
         http = AdminHttp(f"https://127.0.0.1:{port}", "secret", retry_s=0, ca_fingerprint="0" * 64)
         with pytest.raises(HostUnreachable, match="no TLS"):
             http.get("/")
-        thread.join(20)
+        thread.join(60)
     with pytest.raises(HostUnreachable):
         http.get("/")
     http.close()

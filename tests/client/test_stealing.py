@@ -167,11 +167,11 @@ def test_a_slow_worker_gives_back_what_it_has_not_begun_and_another_runs_it_once
         first = dispatcher.submit(CODE, b"", TaskOptions())
         slow = Worker(leases, "slow", 7)
         slow.succeed(slow.task().task_id)
-        assert first.result(20) == "value of 1"
+        assert first.result(60) == "value of 1"
         for _ in range(3):  # it is known as a short one from now on
             again = dispatcher.submit(CODE, b"", TaskOptions())
             slow.succeed(slow.task().task_id)
-            again.result(20)
+            again.result(60)
         dispatcher._pace._by_kin["f"] = 0.0001
         futures = [dispatcher.submit(CODE, b"", TaskOptions()) for _ in range(4)]
         sent = [slow.task().task_id for _ in futures]
@@ -183,9 +183,9 @@ def test_a_slow_worker_gives_back_what_it_has_not_begun_and_another_runs_it_once
         assert [task.task_id for task in stolen] == sent[1:]
         assert {task.attempt_number for task in stolen} == {1}, "they have not begun"
         idle.succeed(*sent[1:])
-        assert [future.result(20) for future in futures[1:]] == [f"value of {id}" for id in sent[1:]]
+        assert [future.result(60) for future in futures[1:]] == [f"value of {id}" for id in sent[1:]]
         slow.succeed(sent[0])
-        assert futures[0].result(20) == f"value of {sent[0]}"
+        assert futures[0].result(60) == f"value of {sent[0]}"
         assert dispatcher.figures()["stolen"] == 3 and dispatcher.figures()["unfinished"] == 0
 
 
@@ -200,9 +200,9 @@ def test_a_worker_that_is_to_leave_its_host_ends_what_it_has_and_gets_nothing_mo
         assert leases.returned == ["idle"]
         waits = dispatcher.submit(CODE, b"", TaskOptions())
         busy.succeed(running.task_id)
-        assert future.result(20) == "value of 1"
+        assert future.result(60) == "value of 1"
         assert busy.socket.recv(100) == b"", "it is let go, with nothing more sent to it"
         other = Worker(leases, "other", 3)
         other.succeed(other.task().task_id)
-        assert waits.result(20) == "value of 2"
+        assert waits.result(60) == "value of 2"
         assert leases.returned == ["idle", "busy"]

@@ -90,7 +90,7 @@ def test_a_generator_runs_ahead_by_its_window_and_no_further(client: Client, tmp
     stream = client.stream(noted, str(tmp_path), window=4)
     wait_until(lambda: marks(tmp_path) >= 4)
     assert next(stream) == 0
-    assert client.submit(abs, -1).result(20) == 1, "time passes"
+    assert client.submit(abs, -1).result(60) == 1, "time passes"
     assert marks(tmp_path) <= 4 + 1
     assert [next(stream) for _ in range(9)] == list(range(1, 10))
     wait_until(lambda: marks(tmp_path) >= 12)
@@ -104,7 +104,7 @@ def test_a_generator_runs_ahead_by_its_window_and_no_further(client: Client, tmp
 @pytest.mark.parametrize("how", ["with", "dropped", "break", "async"])
 def test_who_leaves_early_closes_the_generator_and_its_worker_goes_on(client: Client, tmp_path: Path, how: str) -> None:
     one = client.options(affinity="one")
-    worker = one.submit(os.getpid).result(20)
+    worker = one.submit(os.getpid).result(60)
     if how == "with":
         with one.stream(noted, str(tmp_path)) as stream:
             assert next(stream) == 0
@@ -129,7 +129,7 @@ def test_who_leaves_early_closes_the_generator_and_its_worker_goes_on(client: Cl
         assert asyncio.run(some()) == [0, 1, 2, 3]
     gc.collect()
     wait_until((tmp_path / "closed").exists)
-    assert one.submit(os.getpid).result(20) == worker
+    assert one.submit(os.getpid).result(60) == worker
 
 
 def test_what_a_generator_raises_comes_after_its_values(client: Client) -> None:
@@ -180,6 +180,6 @@ def test_what_cannot_be_a_stream_is_refused_by_name(client: Client) -> None:
     with pytest.raises(AmbiguousKeyword):
         client.stream(lambda *, window: [window], window=3)
     with pytest.raises(UnpicklableResult, match=r"client\.stream"):
-        client.submit(count_up, 3).result(20)
+        client.submit(count_up, 3).result(60)
     with pytest.raises(UnpicklableResult):
         list(client.stream(lambda: [__import__("threading").Lock()]))

@@ -25,16 +25,16 @@ def fail(text: str) -> None:
 def test_wait_and_as_completed_take_our_futures_and_others(client: Client) -> None:
     other: Future[int] = Future()
     futures = [client.submit(abs, -number) for number in range(3)]
-    done, left = actorgrid.wait([*futures, other], timeout=20, return_when="FIRST_COMPLETED")
+    done, left = actorgrid.wait([*futures, other], timeout=60, return_when="FIRST_COMPLETED")
     assert done and other in left
     other.set_result(3)
-    assert sorted(future.result() for future in actorgrid.as_completed([*futures, other], timeout=20)) == [0, 1, 2, 3]
+    assert sorted(future.result() for future in actorgrid.as_completed([*futures, other], timeout=60)) == [0, 1, 2, 3]
 
 
 def test_gather_gives_the_values_in_order_whoever_ends_first(client: Client) -> None:
     slow = client.submit(time.sleep, 0.1)
-    assert actorgrid.gather(slow, client.submit(abs, -1)).result(20) == [None, 1]
-    assert actorgrid.gather(client.submit(abs, -number) for number in range(50)).result(20) == list(range(50))
+    assert actorgrid.gather(slow, client.submit(abs, -1)).result(60) == [None, 1]
+    assert actorgrid.gather(client.submit(abs, -number) for number in range(50)).result(60) == list(range(50))
     assert actorgrid.gather().result(0) == []
     with pytest.raises(BadRequest, match="takes futures"):
         actorgrid.gather(client.submit(abs, 1), 7)  # type: ignore[arg-type]
@@ -43,7 +43,7 @@ def test_gather_gives_the_values_in_order_whoever_ends_first(client: Client) -> 
 def test_the_first_failure_fails_a_gather_while_others_go_on(client: Client) -> None:
     never: Future[int] = Future()
     gathered = actorgrid.gather(never, client.submit(fail, "here"))
-    error = gathered.exception(20)
+    error = gathered.exception(60)
     assert "here" in str(error) and not never.done()
     with pytest.raises(type(error), match="here"):
         gathered.result(0)
@@ -57,7 +57,7 @@ def test_gather_gives_errors_among_the_values_when_asked(client: Client) -> None
     values = actorgrid.gather(parts, return_exceptions=True)
     gone.cancel()
     gone.set_running_or_notify_cancel()
-    one, failed, cancelled = values.result(20)
+    one, failed, cancelled = values.result(60)
     assert one == 1 and "x" in str(failed) and isinstance(cancelled, CancelledError)
 
 

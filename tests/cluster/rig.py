@@ -89,7 +89,7 @@ class Rig:
                 server.stop("test over")
         self.node._selector.close()
 
-    def manager(self, message: Any, timeout_s: float = 30.0) -> Any:
+    def manager(self, message: Any, timeout_s: float = 60.0) -> Any:
         return self.node.request("cluster_manager", message, timeout_s)
 
     def balancer(self, message: Any, timeout_s: float = 60.0) -> Any:

@@ -646,7 +646,7 @@ class ClientThread:
         self.loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self.loop.run_forever, name="test-client")
         self._thread.start()
-        self.session: aiohttp.ClientSession = asyncio.run_coroutine_threadsafe(self._open(), self.loop).result(10)
+        self.session: aiohttp.ClientSession = asyncio.run_coroutine_threadsafe(self._open(), self.loop).result(60)
 
     async def _open(self) -> aiohttp.ClientSession:
         return aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=0), auto_decompress=False)
@@ -661,9 +661,9 @@ class ClientThread:
         await self.loop.shutdown_default_executor()
 
     def close(self) -> None:
-        asyncio.run_coroutine_threadsafe(self._close(), self.loop).result(10)
+        asyncio.run_coroutine_threadsafe(self._close(), self.loop).result(60)
         self.loop.call_soon_threadsafe(self.loop.stop)
-        self._thread.join(10)
+        self._thread.join(60)
         self.loop.close()
 
 
@@ -698,14 +698,14 @@ class Town:
         future.add_done_callback(lambda _: os.write(self.wake[1], b"\0"))
         return future
 
-    def finish(self, future: concurrent.futures.Future[Any], timeout_s: float = 20.0) -> Any:
+    def finish(self, future: concurrent.futures.Future[Any], timeout_s: float = 60.0) -> Any:
         self.node.run_until(future.done, timeout_s, "the client to be done")
         return future.result()
 
-    def run(self, coroutine: Coroutine[Any, Any, Any], timeout_s: float = 20.0) -> Any:
+    def run(self, coroutine: Coroutine[Any, Any, Any], timeout_s: float = 60.0) -> Any:
         return self.finish(self.start(coroutine), timeout_s)
 
-    def until(self, condition: Callable[[], bool], what: str = "condition", timeout_s: float = 10.0) -> None:
+    def until(self, condition: Callable[[], bool], what: str = "condition", timeout_s: float = 60.0) -> None:
         self.node.run_until(condition, timeout_s, what)
 
     async def fetch(self, method: str, path: str, token: str | None = "", **more: Any) -> Reply:

@@ -39,7 +39,7 @@ def start(tmp_path: Path) -> Iterator[Callable[[str], tuple[subprocess.Popen[str
     yield run
     for process in running:
         process.kill()
-        process.wait(10)
+        process.wait(60)
         assert process.stdout is not None
         process.stdout.close()
 
@@ -55,7 +55,7 @@ def test_killed_gateway_comes_back_on_the_same_port_under_open_connections(start
     clients[0].sendall(b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n")
     assert clients[0].recv(100).startswith(b"HTTP/1.1 200")
     first.kill()
-    first.wait(10)
+    first.wait(60)
     _second, again = start("boot1")
     assert again == url
     connect(again).close()

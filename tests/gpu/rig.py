@@ -72,7 +72,7 @@ class Rig:
         assert isinstance(server, GPUCoordinator)
         return server
 
-    def until(self, condition: Callable[[], bool], what: str = "condition", timeout_s: float = 30.0) -> None:
+    def until(self, condition: Callable[[], bool], what: str = "condition", timeout_s: float = 60.0) -> None:
         self.node.run_until(condition, timeout_s, what)
 
     def ask(self, message: Any) -> Any:

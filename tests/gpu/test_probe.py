@@ -182,6 +182,6 @@ sys.stdin.read()
         assert parent.stdout is not None
         child = psutil.Process(int(parent.stdout.readline()))
         parent.send_signal(signal.SIGKILL)
-        parent.wait(10)
-        _gone, alive = psutil.wait_procs([child], timeout=10)
+        parent.wait(60)
+        _gone, alive = psutil.wait_procs([child], timeout=60)
         assert alive == []

@@ -13,7 +13,7 @@ from actorgrid.supervisors.inline import InlineNode
 class Watched:
     """A probe on a real-time node, and what it told."""
 
-    def __init__(self, timeout_s: float = 20.0, vendor: str = "nvidia") -> None:
+    def __init__(self, timeout_s: float = 60.0, vendor: str = "nvidia") -> None:
         self.node = InlineNode(real_time=True)
         self.reports: list[ProbeReport] = []
         self.readings: list[dict[str, Readings]] = []

@@ -24,7 +24,7 @@ from tests.processes import is_alive
 
 ROOT = Path(__file__).resolve().parents[2]
 SERVERS = "tests.host.echo_servers:"
-DEADLINE_S = 30.0
+DEADLINE_S = 60.0
 
 
 def wait_for(condition: Callable[[], Any], what: str, deadline_s: float = DEADLINE_S) -> Any:
@@ -89,7 +89,7 @@ class Host:
             found[title.removeprefix("actorgrid: ").strip()] = process.pid
         return found
 
-    def call(self, to: str, message: Any, timeout_s: float = 20.0) -> Any:
+    def call(self, to: str, message: Any, timeout_s: float = 60.0) -> Any:
         with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
             connection.settimeout(DEADLINE_S * 2)
             connection.connect(str(self.data_dir / "door"))
@@ -101,7 +101,7 @@ class Host:
             raise answer
         return answer
 
-    def ask(self, to: str, what: str, *args: Any, timeout_s: float = 20.0) -> Any:
+    def ask(self, to: str, what: str, *args: Any, timeout_s: float = 60.0) -> Any:
         return self.call(to, Ask(what, args), timeout_s)
 
     def children(self) -> dict[str, dict[str, Any]]:

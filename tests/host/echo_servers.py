@@ -70,7 +70,7 @@ class Echo(Server):
     async def do_pid(self) -> int:
         return os.getpid()
 
-    async def do_forward(self, to: str, message: Any, timeout_s: float = 5.0) -> Any:
+    async def do_forward(self, to: str, message: Any, timeout_s: float = 60.0) -> Any:
         return await self.call(to, message, timeout_s)
 
     async def do_restarted(self) -> list[str]:

@@ -81,7 +81,7 @@ def test_a_lock_goes_over_to_the_program_that_takes_the_place_of_its_holder(tmp_
                 pass
             process.stdin.write(b"\n")
             process.stdin.flush()
-        assert process.wait(20) == 0
+        assert process.wait(60) == 0
     with AgentLock(tmp_path / "lock") as lock:
         assert not lock.handed_down
 

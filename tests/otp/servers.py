@@ -183,7 +183,7 @@ class Hand(Server):
 
     # -- others
 
-    async def do_ask(self, to: str | Ref, what: str, *args: Any, timeout_s: float = 20.0) -> Any:
+    async def do_ask(self, to: str | Ref, what: str, *args: Any, timeout_s: float = 60.0) -> Any:
         return await self.call(to, Do(what, args), timeout_s)
 
     async def do_request_and_tell(self, to: str | Ref, what: str, *args: Any) -> None:

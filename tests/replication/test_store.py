@@ -73,7 +73,7 @@ def test_nothing_acknowledged_is_lost_to_kill_nine(tmp_path: Path) -> None:
             if line.endswith("\n"):
                 last = int(line)
         child.stdout.close()
-        assert child.wait(timeout=10) == -signal.SIGKILL
+        assert child.wait(timeout=60) == -signal.SIGKILL
         acknowledged[incarnation] = last
     store = StateStore(tmp_path / "state")
     hits = store.states["hits"]["g_counter"]

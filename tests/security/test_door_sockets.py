@@ -152,7 +152,7 @@ def test_the_join_server_is_found_by_its_former_name_too(door: Door) -> None:
 def test_what_is_no_tls_is_closed_unheard(door: Door, first: bytes) -> None:
     def connect() -> bytes:
         with socket.create_connection((door.member.host, door.member.port), 10) as connection:
-            connection.settimeout(10)
+            connection.settimeout(60)
             try:
                 connection.sendall(first)
                 connection.shutdown(socket.SHUT_WR)
@@ -170,7 +170,7 @@ def talk(door: Door, say: Callable[[bytes], bytes]) -> bytes:
 
     def visit() -> bytes:
         with socket.create_connection((door.member.host, door.member.port), 10) as plain:
-            plain.settimeout(10)
+            plain.settimeout(60)
             with joiner_context().wrap_socket(plain) as tls:
                 hello = tls.recv(65536)
                 try:
@@ -205,7 +205,7 @@ def test_a_recorded_claim_is_of_no_use_on_another_connection(door: Door) -> None
 
     def first() -> bytes:
         with socket.create_connection((door.member.host, door.member.port), 10) as plain:
-            plain.settimeout(10)
+            plain.settimeout(60)
             with joiner_context().wrap_socket(plain) as tls:
                 server = tls.getpeercert(binary_form=True)
                 assert server is not None

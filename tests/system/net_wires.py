@@ -45,7 +45,7 @@ def missing() -> str:
 
 
 def _run(*command: str, text: str | None = None) -> str:
-    done = subprocess.run(command, input=text, capture_output=True, text=True, timeout=20, check=False)
+    done = subprocess.run(command, input=text, capture_output=True, text=True, timeout=60, check=False)
     assert done.returncode == 0, f"{' '.join(command)}: {done.stderr}"
     return done.stdout
 

@@ -45,7 +45,7 @@ class SiteLines:
         self._ready = threading.Event()
         self._thread = threading.Thread(target=self._carry, name="lines between sites", daemon=True)
         self._thread.start()
-        assert self._ready.wait(10), "the lines between sites do not come up"
+        assert self._ready.wait(60), "the lines between sites do not come up"
 
     def cut_off(self, site: str) -> None:
         """Cut the lines between that site and all others."""
@@ -58,7 +58,7 @@ class SiteLines:
     def close(self) -> None:
         """End the thread."""
         os.write(self._wake_write, b"x")
-        self._thread.join(10)
+        self._thread.join(60)
         os.close(self._wake_read)
         os.close(self._wake_write)
 

@@ -15,7 +15,7 @@ from tests.system.cluster_host import ClusterHost, ran_on
 def ready(host: ClusterHost) -> tuple[int, dict[str, Any]]:
     """Status and answer of /readyz, as a load balancer asks it."""
     try:
-        with urllib.request.urlopen(f"http://127.0.0.1:{host.base_port}/readyz", timeout=10) as answer:
+        with urllib.request.urlopen(f"http://127.0.0.1:{host.base_port}/readyz", timeout=60) as answer:
             return answer.status, json.load(answer)
     except urllib.error.HTTPError as error:
         with error:
@@ -23,7 +23,7 @@ def ready(host: ClusterHost) -> tuple[int, dict[str, Any]]:
 
 
 def metric(host: ClusterHost, name: str) -> float:
-    with urllib.request.urlopen(f"http://127.0.0.1:{host.base_port}/metrics", timeout=10) as answer:
+    with urllib.request.urlopen(f"http://127.0.0.1:{host.base_port}/metrics", timeout=60) as answer:
         lines = answer.read().decode().splitlines()
     return float(next(line for line in lines if line.startswith(f"{name}{{")).rpartition(" ")[2])
 

@@ -48,7 +48,7 @@ def test_a_job_that_replaces_its_output_hangs_nothing(shared_agent: Agent, tmp_p
     assert json.loads(shared_agent.cli("inspect", "--json").stdout)
     (tmp_path / "go").touch()
     assert client.job(job_id, wait_s=30)["state"] == "succeeded"
-    told, said = follower.communicate(timeout=30)
+    told, said = follower.communicate(timeout=60)
     assert (told, follower.returncode, said.count(found)) == ("", 0, 1)
 
 

@@ -34,7 +34,7 @@ def post(agent: Agent, path: str, body: bytes, token: str | None = None, kind: s
     headers = {"Authorization": f"Bearer {token}", "Content-Type": kind}
     request = urllib.request.Request(agent.ready["url"] + path, data=body, headers=headers)
     try:
-        with urllib.request.urlopen(request, timeout=30) as answer:
+        with urllib.request.urlopen(request, timeout=60) as answer:
             return answer.status, json.loads(answer.read())
     except urllib.error.HTTPError as error:
         with error:
@@ -114,7 +114,7 @@ def test_a_client_of_another_python_is_refused_before_anything_is_sent(shared_ag
 
 
 def test_a_second_agent_on_the_same_data_directory_is_refused(shared_agent: Agent) -> None:
-    done = subprocess.run(shared_agent.command(), capture_output=True, text=True, timeout=30)
+    done = subprocess.run(shared_agent.command(), capture_output=True, text=True, timeout=60)
     assert done.returncode == errors.AlreadyRunning.exit_code
     assert "AlreadyRunning" in done.stdout + done.stderr
     assert str(shared_agent.ready["pid"]) in done.stdout + done.stderr
@@ -124,7 +124,7 @@ def test_a_taken_port_is_refused_with_who_has_it(make_agent: MakeAgent) -> None:
     agent = make_agent()
     with socket.create_server(("127.0.0.1", 0)) as holder:
         port = holder.getsockname()[1]
-        done = subprocess.run([*agent.command(), "--port", str(port)], capture_output=True, text=True, timeout=30)
+        done = subprocess.run([*agent.command(), "--port", str(port)], capture_output=True, text=True, timeout=60)
     assert done.returncode == errors.PortInUse.exit_code
     assert "PortInUse" in done.stdout + done.stderr
     assert str(port) in done.stdout + done.stderr
@@ -133,7 +133,7 @@ def test_a_taken_port_is_refused_with_who_has_it(make_agent: MakeAgent) -> None:
 def test_a_malformed_configuration_file_is_refused_with_its_line(make_agent: MakeAgent, tmp_path: Path) -> None:
     agent = make_agent()
     (tmp_path / "cluster.yaml").write_text("work:\n  max_isolatoin_s: 5\n")
-    done = subprocess.run([*agent.command(), "--config", str(tmp_path)], capture_output=True, text=True, timeout=30)
+    done = subprocess.run([*agent.command(), "--config", str(tmp_path)], capture_output=True, text=True, timeout=60)
     assert done.returncode == errors.UnknownSetting.exit_code
     said = done.stdout + done.stderr
     assert "UnknownSetting" in said
@@ -141,7 +141,7 @@ def test_a_malformed_configuration_file_is_refused_with_its_line(make_agent: Mak
     assert "cluster.yaml" in said
     assert "2" in said
     (tmp_path / "cluster.yaml").write_text("work: [\n")
-    done = subprocess.run([*agent.command(), "--config", str(tmp_path)], capture_output=True, text=True, timeout=30)
+    done = subprocess.run([*agent.command(), "--config", str(tmp_path)], capture_output=True, text=True, timeout=60)
     assert "MalformedConfig" in done.stdout + done.stderr
 
 
@@ -222,7 +222,7 @@ def test_a_flipped_bit_in_the_log_is_found_and_the_host_stays_down(make_agent: M
     data[where] ^= 0x10
     segments[-1].write_bytes(data)
     for _ in range(2):
-        done = subprocess.run(agent.command(), capture_output=True, text=True, timeout=30)
+        done = subprocess.run(agent.command(), capture_output=True, text=True, timeout=60)
         assert done.returncode == errors.LogCorrupted.exit_code
         said = done.stdout + done.stderr
         assert "LogCorrupted" in said
@@ -279,7 +279,7 @@ def test_a_hostile_pickle_on_the_socket_of_any_live_actor_has_no_effect(shared_a
     answering = 0
     for actor in sorted(paths.boot_dir(shared_agent.ready["boot_id"]).iterdir()):
         with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
-            connection.settimeout(20)
+            connection.settimeout(60)
             try:
                 connection.connect(str(actor))
             except ConnectionRefusedError:
@@ -300,7 +300,7 @@ def test_commands_say_what_to_do_when_no_agent_is_there(tmp_path: Path) -> None:
         [sys.executable, "-m", "actorgrid", "status", "--data-dir", str(tmp_path / "nowhere")],
         capture_output=True,
         text=True,
-        timeout=30,
+        timeout=60,
     )
     assert done.returncode == errors.HostUnreachable.exit_code
     assert "actorgrid up" in done.stderr

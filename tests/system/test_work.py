@@ -309,7 +309,7 @@ def test_logs_can_be_followed_while_the_job_runs(shared_agent: Agent, tmp_path: 
     assert follower.stdout.readline() == "first\n"
     (tmp_path / "w.go").touch()
     assert follower.stdout.read() == "out-w\n"
-    assert follower.wait(20) == 0
+    assert follower.wait(60) == 0
     follower.stdout.close()
 
 

@@ -97,10 +97,10 @@ class World:
     def add(self, name: str) -> Host:
         raise NotImplementedError
 
-    def until(self, condition: Callable[[], Any], timeout_s: float = 20.0) -> None:
+    def until(self, condition: Callable[[], Any], timeout_s: float = 60.0) -> None:
         self.loop.run_until(lambda: bool(condition()), timeout_s)
 
-    def ask(self, source: str, to: str, target: str, body: bytes, timeout_s: float = 10.0) -> bytes:
+    def ask(self, source: str, to: str, target: str, body: bytes, timeout_s: float = 60.0) -> bytes:
         answer = self.hosts[source].net.call(to, target, body, timeout_s)
         self.until(lambda: answer.done)
         return answer.result()

@@ -113,7 +113,7 @@ def free_port() -> int:
 
 
 def wait_for(condition: Callable[[], Any], what: str) -> Any:
-    end = time.monotonic() + 30
+    end = time.monotonic() + 60
     while not (value := condition()):
         assert time.monotonic() < end, what
         select.select([], [], [], 0.01)

@@ -23,7 +23,7 @@ CONNECT = """
 import socket
 import sys
 connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-connection.settimeout(20)
+connection.settimeout(60)
 connection.connect(sys.argv[1])
 print(len(connection.recv(100)))
 """
@@ -34,15 +34,15 @@ listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
 listener.bind(sys.argv[1])
 listener.listen(8)
 print("listening", flush=True)
-listener.settimeout(20)
+listener.settimeout(60)
 connection, _ = listener.accept()
-connection.settimeout(20)
+connection.settimeout(60)
 print(len(connection.recv(100)))
 """
 
 
 def turn(mesh: Mesh, until: Callable[[], bool]) -> None:
-    deadline = monotonic() + 20
+    deadline = monotonic() + 60
     while not until():
         assert monotonic() < deadline
         mesh.poll(0.01)
@@ -71,7 +71,7 @@ def test_another_user_who_reaches_an_actors_socket_is_refused_without_a_word() -
         (folder / "b").chmod(0o777)
         with as_user(NOBODY, CONNECT, folder / "b") as stranger:
             turn(mesh, lambda: mesh.incoming.refused == 1)
-            assert stranger.communicate(timeout=20)[0] == "0\n"
+            assert stranger.communicate(timeout=60)[0] == "0\n"
         assert not mesh.inbox
     finally:
         mesh.close()
@@ -88,7 +88,7 @@ def test_a_socket_that_another_user_put_there_is_sent_nothing() -> None:
             assert stranger.stdout is not None and stranger.stdout.readline() == "listening\n"
             with pytest.raises(PeerGone, match="another user"):
                 mesh.post("fake", 0, b"secret")
-            assert stranger.communicate(timeout=20)[0] == "0\n"
+            assert stranger.communicate(timeout=60)[0] == "0\n"
     finally:
         mesh.close()
         (folder / "fake").unlink(missing_ok=True)
@@ -102,7 +102,7 @@ def test_a_peer_whose_user_is_not_ours_is_refused_without_a_word(
     monkeypatch.setattr(handshake, "peer_uid", lambda _connection: os.geteuid() + 1)
     try:
         with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
-            connection.settimeout(20)
+            connection.settimeout(60)
             connection.connect(str(tmp_path / "b"))
             turn(mesh, lambda: mesh.incoming.refused == 1)
             assert connection.recv(100) == b""

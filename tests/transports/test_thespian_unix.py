@@ -43,7 +43,7 @@ def answer(system: UnixSystem, to: str, message: Any) -> Any:
 
 
 def wait_for(condition: Callable[[], Any], what: str) -> Any:
-    end = time.monotonic() + 20
+    end = time.monotonic() + 60
     while not (value := condition()):
         assert time.monotonic() < end, what
         select.select([], [], [], 0.005)
@@ -151,7 +151,7 @@ def test_garbage_on_an_actors_socket_changes_nothing(system: UnixSystem) -> None
     mirror = system.create(Mirror)
     for name in ("admin", mirror):
         with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
-            connection.settimeout(20)
+            connection.settimeout(60)
             connection.connect(str(system.folder / name))
             connection.sendall(struct.pack(">IB", 10, 0) + bytes(200))
             received = b""

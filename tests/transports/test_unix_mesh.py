@@ -36,7 +36,7 @@ def make(tmp_path: Path) -> Iterator[MakeMesh]:
 
 
 def turn(*meshes: Mesh, until: Callable[[], bool], what: str = "condition") -> None:
-    deadline = monotonic() + 20
+    deadline = monotonic() + 60
     while not until():
         assert monotonic() < deadline, f"{what}: not reached"
         for mesh in meshes:
@@ -45,7 +45,7 @@ def turn(*meshes: Mesh, until: Callable[[], bool], what: str = "condition") -> N
 
 def raw(folder: Path, name: str) -> socket.socket:
     connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-    connection.settimeout(10)
+    connection.settimeout(60)
     connection.connect(str(folder / name))
     return connection
 

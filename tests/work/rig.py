@@ -50,7 +50,18 @@ from actorgrid.transports.task_frames import (
 PYTHON = f"{__import__('sys').version_info.major}.{__import__('sys').version_info.minor}"
 
 
-def wait_for(condition: Callable[[], Any], timeout_s: float = 20.0, what: str = "condition") -> Any:
+def gated(gate: Path, then: str) -> list[str]:
+    """A command of one process, which says "up", waits until *gate* is opened, and does *then*."""
+    os.mkfifo(gate)
+    return ["sh", "-c", f"echo up; read line < {gate}; {then}"]
+
+
+def open_gate(gate: Path) -> None:
+    """Let a ``gated`` command go on, once it waits."""
+    gate.write_text("on\n")
+
+
+def wait_for(condition: Callable[[], Any], timeout_s: float = 60.0, what: str = "condition") -> Any:
     """Poll a fact of the outside world."""
     deadline = time.monotonic() + timeout_s
     while True:
@@ -221,7 +232,7 @@ class Rig:
         attempt_id = self.grant(job_id, gpu_indexes)
         return self.ended(attempt_id)
 
-    def ended(self, attempt_id: str, timeout_s: float = 20.0) -> dict[str, Any]:
+    def ended(self, attempt_id: str, timeout_s: float = 60.0) -> dict[str, Any]:
         self.node.run_until(self.dir(attempt_id).reported, timeout_s, what=f"end of {attempt_id}")
         return self.job(attempt_id.rpartition(".")[0])
 
@@ -307,7 +318,7 @@ class RawClient:
 
     def __init__(self, grant: dict[str, Any], secret: str | None = None, python: str = PYTHON) -> None:
         self.socket = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-        self.socket.settimeout(20)
+        self.socket.settimeout(60)
         self.socket.connect(grant["socket_path"])
         self._decoder = FrameDecoder()
         self._frames: list[Any] = []

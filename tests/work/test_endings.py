@@ -9,7 +9,7 @@ import pytest
 
 from actorgrid.actors.ledger.commands import CancelJob, EndAttempt
 from actorgrid.actors.work.messages import EndAllWork
-from tests.work.rig import Rig, alive, wait_for
+from tests.work.rig import Rig, alive, gated, open_gate, wait_for
 
 # A shell that leaves a child in its group and one in a session of its own, and writes down their pids.
 FAMILY = "setsid sh -c 'echo $$ >> {0}; exec sleep 1000' & sh -c 'echo $$ >> {0}; exec sleep 1000' & wait"
@@ -123,13 +123,14 @@ def test_a_killed_shim_of_a_function_takes_forked_children_too(rig: Rig, tmp_pat
     assert not any(map(alive, pids))
 
 
-def test_work_goes_on_when_the_zygote_is_killed(rig: Rig) -> None:
-    rig.submit("a", command=["sh", "-c", "echo up; sleep 0.3; echo done"])
+def test_work_goes_on_when_the_zygote_is_killed(rig: Rig, tmp_path: Path) -> None:
+    rig.submit("a", command=gated(tmp_path / "gate", "echo done"))
     attempt_id = rig.grant("a")
     rig.node.run_until(lambda: rig.output("a.1") == "up\n", what="started")
     assert rig.manager is not None
     zygote = rig.manager.status()["zygote_pid"]
     os.kill(zygote, signal.SIGKILL)
+    open_gate(tmp_path / "gate")
     assert rig.ended(attempt_id)["state"] == "succeeded"
     assert rig.run("b", command=["true"])["state"] == "succeeded"
     assert rig.manager.metrics()["zygote_restarts_total"] == 1

@@ -23,7 +23,7 @@ class Ends:
         self.reads = self.ended = 0
         self.link = FrameLink(InlineRuntime(self.node, "test", ()), self._hear, self._end, 4 * 2**20)
         self.ours, self.theirs = socket.socketpair()
-        self.theirs.settimeout(10.0)
+        self.theirs.settimeout(60)
 
     def _hear(self, frames: list[list[Any]]) -> None:
         self.reads += 1
@@ -43,7 +43,7 @@ class Ends:
                 found.extend(decoder.feed(self.theirs.recv(65_536)))
             return len(found) >= count
 
-        self.node.run_until(enough, 30.0, "frames")
+        self.node.run_until(enough, 60.0, "frames")
         return found
 
 
@@ -63,7 +63,7 @@ def test_frames_that_come_in_pieces_are_heard_whole(ends: Ends) -> None:
     for at in range(0, len(data), 3_000):
         reads = ends.reads
         ends.theirs.sendall(data[at : at + 3_000])
-        ends.node.run_until(lambda before=reads: ends.reads > before, 10.0, "a read")
+        ends.node.run_until(lambda before=reads: ends.reads > before, 60.0, "a read")
     assert ends.heard == [["one", 1], ["two", b"x" * 7_000]] and ends.ended == 0
 
 
@@ -92,7 +92,7 @@ def test_an_end_and_what_is_no_frame_are_told_once(ends: Ends, sent: bytes) -> N
     ends.link.attach(ends.ours)
     ends.theirs.sendall(sent)
     ends.theirs.shutdown(socket.SHUT_WR)
-    ends.node.run_until(lambda: ends.ended > 0, 10.0, "the end")
+    ends.node.run_until(lambda: ends.ended > 0, 60.0, "the end")
     assert ends.ended == 1 and ends.heard == [] and not ends.link.send(["after"])
 
 
@@ -100,7 +100,7 @@ def test_nothing_of_a_connection_before_reaches_the_next(ends: Ends) -> None:
     ends.link.attach(ends.ours)
     ends.theirs.sendall(encode_frame(["whole"])[:-2])
     ends.theirs.close()
-    ends.node.run_until(lambda: ends.ended > 0, 10.0, "the end")
+    ends.node.run_until(lambda: ends.ended > 0, 60.0, "the end")
     ends.ours, ends.theirs = socket.socketpair()
     ends.link.attach(ends.ours)
     ends.theirs.sendall(encode_frame(["whole"]))

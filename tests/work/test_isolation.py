@@ -6,18 +6,19 @@ import os
 import signal
 from pathlib import Path
 
-from tests.work.rig import Rig, alive, wait_for
+from tests.work.rig import Rig, alive, gated, open_gate, wait_for
 from tests.work.test_endings import family, pids_in
 
 
-def test_an_attempt_runs_on_without_its_agent_and_is_adopted(rig: Rig) -> None:
-    rig.submit("a", command=["sh", "-c", "echo up; sleep 0.7; echo done; exit 4"])
+def test_an_attempt_runs_on_without_its_agent_and_is_adopted(rig: Rig, tmp_path: Path) -> None:
+    rig.submit("a", command=gated(tmp_path / "gate", "echo done; exit 4"))
     attempt_id = rig.grant("a")
     rig.node.run_until(lambda: rig.output(attempt_id) == "up\n", what="started")
     pids = wait_for(lambda: rig.marked(attempt_id), what="its processes")
     rig.kill_manager()
     assert set(pids) <= set(rig.marked(attempt_id))
     rig.start_manager()
+    open_gate(tmp_path / "gate")
     job = rig.ended(attempt_id)
     assert job["attempts"][0]["exit_code"] == 4
     assert len(job["attempts"]) == 1
@@ -26,15 +27,16 @@ def test_an_attempt_runs_on_without_its_agent_and_is_adopted(rig: Rig) -> None:
     assert rig.manager.metrics()["attempts_adopted_total"] == 1
 
 
-def test_an_attempt_that_ended_while_the_agent_was_away_is_collected(rig: Rig) -> None:
-    rig.submit("a", command=["sh", "-c", "sleep 0.2; echo done"])
+def test_an_attempt_that_ended_while_the_agent_was_away_is_collected(rig: Rig, tmp_path: Path) -> None:
+    rig.submit("a", command=gated(tmp_path / "gate", "echo done"))
     attempt_id = rig.grant("a")
     rig.running(attempt_id)
     rig.kill_manager()
+    open_gate(tmp_path / "gate")
     wait_for(rig.dir(attempt_id).ended, what="end without agent")
     rig.start_manager()
     assert rig.ended(attempt_id)["state"] == "succeeded"
-    assert rig.output(attempt_id) == "done\n"
+    assert rig.output(attempt_id) == "up\ndone\n"
 
 
 def test_not_adopted_in_time_the_whole_tree_is_ended(rig: Rig, tmp_path: Path) -> None:

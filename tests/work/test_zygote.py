@@ -32,15 +32,19 @@ class Keeper:
         self.link = ZygoteLink(self.node, lambda text, *values: self.warnings.append(text % values))
 
     def outcome(self, waiter: Waiter) -> Any:
-        self.node.run_until(lambda: waiter.done, 30.0, "an answer of the zygote")
+        self.node.run_until(lambda: waiter.done, 60.0, "an answer of the zygote")
         try:
             return waiter.result()
         except WorkerLost as error:
             return error
 
 
+IMPATIENT = pytest.mark.parametrize("keeper", [0.02], indirect=True, ids=["waits for less than any Python takes"])
+
+
 @pytest.fixture
-def keeper() -> Iterator[Keeper]:
+def keeper(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[Keeper]:
+    monkeypatch.setattr(zygote_link, "FORK_PATIENCE_S", getattr(request, "param", zygote_link.FORK_PATIENCE_S))
     keeper = Keeper()
     yield keeper
     keeper.link.stop()
@@ -66,9 +70,18 @@ def test_a_killed_zygote_fails_those_who_wait_and_another_takes_its_place(keeper
     waiter = keeper.link.fork(str(tmp_path / "a"), FAR_OFF)
     os.kill(pid, signal.SIGKILL)
     assert isinstance(keeper.outcome(waiter), WorkerLost)
-    keeper.node.run_until(lambda: keeper.link.pid not in (None, pid), 30.0, "another zygote")
+    keeper.node.run_until(lambda: keeper.link.pid not in (None, pid), 60.0, "another zygote")
     assert keeper.link.restarts == 1 and "status -9" in keeper.warnings[0]
     assert isinstance(keeper.outcome(keeper.link.fork(str(tmp_path / "b"), FAR_OFF)), WorkerLost)
+
+
+@IMPATIENT
+def test_one_that_is_slow_to_start_is_given_twice_as_long_until_it_comes_up(keeper: Keeper, tmp_path: Path) -> None:
+    keeper.link.start()
+    while "the zygote" in (lost := keeper.outcome(keeper.link.fork(str(tmp_path / "a"), FAR_OFF))).message:
+        assert isinstance(lost, WorkerLost)
+    assert "did not start" in lost.message  # the folder has no specification: this one was up, and said so
+    assert keeper.link.restarts >= 1
 
 
 def test_who_waits_is_bounded(keeper: Keeper, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

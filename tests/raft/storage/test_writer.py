@@ -21,7 +21,7 @@ from actorgrid.actors.raft.storage.writer import READYS_MAX, LogWriter
 from actorgrid.errors import LogFailed, MailboxFull
 from tests.raft.storage.test_disk import ONE, command, ready
 
-PATIENCE_S = 30.0
+PATIENCE_S = 60.0
 
 
 class Disk:
