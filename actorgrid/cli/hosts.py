@@ -9,6 +9,7 @@ import click
 
 from .call import CommandContext, host_command
 from .show import ago, clock, coloured, last_known, number, say_folded, share, size, table
+from .watching import keep_showing, watch_option
 
 
 @click.command()
@@ -104,16 +105,19 @@ def _performance_line(figures: dict[str, Any]) -> str:
 
 @click.command()
 @click.option("--load", is_flag=True, help="How loaded each is, was, and is expected to be.")
+@watch_option
 @host_command
-def hosts(call: CommandContext, load: bool) -> None:
+def hosts(call: CommandContext, load: bool, watch: float | None) -> None:
     """List the hosts.
 
     With --load: what each had to do, as the host that answers heard of it. A load of 1 is one CPU's work; EXPECTED is
     what is to be expected now, A MINUTE how the load went, oldest first.
     """
-    if load:
-        _loads(call)
-        return
+    show = _loads if load else _hosts
+    keep_showing(lambda: show(call), watch, call.json)
+
+
+def _hosts(call: CommandContext) -> None:
     answer = call.http.get("/api/hosts")
     if call.json:
         call.document(answer)
@@ -209,13 +213,22 @@ def _problems(problems: list[str]) -> str:
     return problems[0] + more if problems else "-"
 
 
+TROUBLED = ("degraded", "failed", "lost")
 GPUS_SPARE = ["POWER>", "TEMP>", "USE>", "MEMORY>", "MODEL"]
 
 
 @click.command()
+@watch_option
 @host_command
-def gpus(call: CommandContext) -> None:
-    """List the GPUs and what holds them."""
+def gpus(call: CommandContext, watch: float | None) -> None:
+    """List the GPUs and what holds them.
+
+    Below the table is why one takes nothing new, or is not as it should be.
+    """
+    keep_showing(lambda: _gpus(call), watch, call.json)
+
+
+def _gpus(call: CommandContext) -> None:
     answer = call.http.get("/api/gpus")
     if call.json:
         call.document(answer)
@@ -239,6 +252,10 @@ def gpus(call: CommandContext) -> None:
     ]
     columns = ["HOST", "GPU>", "MODEL", "STATUS", "SHARE>", "MEMORY>", "USE>", "TEMP>", "POWER>", "JOBS"]
     table(columns, rows, "no GPUs: actorgrid up --gpus 8xH100-80GB simulates some", GPUS_SPARE)
+    for gpu in answer["gpus"]:
+        why = gpu.get("unfit") or (gpu.get("health_reason") if gpu.get("health") in TROUBLED else None)
+        if why and gpu.get("presence", "present") == "present":
+            say_folded(f"  {names.get(gpu['host'], gpu['host'])} GPU {gpu['index']}: {why}")
     counts = Counter(sorted(str(gpu["source"]) for gpu in answer["gpus"]))
     if set(counts) - {"probed"}:
         say_folded("(" + ", ".join(f"{count} {source}" for source, count in counts.items()) + ")")
@@ -248,6 +265,8 @@ def _device_status(gpu: dict[str, Any]) -> str:
     """The status of a device; of one whose host is absent only that is known."""
     if gpu.get("presence", "present") != "present":
         return f"host {gpu['presence']}"
+    if gpu.get("health") in TROUBLED and gpu.get("source") == "probed":
+        return f"{gpu['status']} ({gpu['health']})"
     return str(gpu["status"]) + (" (unfit)" if gpu.get("unfit") else "")
 
 

@@ -128,6 +128,7 @@ class _Record:
     needed: int = CLEAN_SAMPLES
     corrected: int | None = None
     uncorrected: int | None = None
+    last_xid: int = 0
 
 
 class HostDeviceHealth:
@@ -142,6 +143,11 @@ class HostDeviceHealth:
         """How the device is; ``unknown`` for one that was never heard of."""
         record = self._records.get(uuid)
         return DeviceHealth(HealthState.UNKNOWN, "not read yet") if record is None else record.health
+
+    def last_xid(self, uuid: str) -> int:
+        """The last XID that the driver told of the device; 0 when there was none since the agent started."""
+        record = self._records.get(uuid)
+        return 0 if record is None else record.last_xid
 
     def unfit(self) -> dict[str, str]:
         """Devices that take no new work, by UUID, with the reason."""
@@ -203,6 +209,8 @@ class HostDeviceHealth:
                 record = self._records.get(uuid)
                 if record is None:
                     continue
+                if event.kind == "xid":
+                    record.last_xid = event.code
                 incident = HealthIncident(at, uuid, "xid" if event.kind == "xid" else event.kind, text)
                 self.incidents.append(incident)
                 told.append(incident)

@@ -31,23 +31,26 @@ class DeviceNow:
     score: float | None = None
     health: str = HealthState.UNKNOWN.value
     health_reason: str = ""
+    last_xid: int | None = None
+    """Of NVIDIA's: the last XID since the agent started, 0 for none; ``None`` for others."""
     facts: dict[str, Any] | None = None
     """The fields of ``probe_report.DeviceFacts``, of a probed device."""
 
     def to_record(self) -> dict[str, Any]:
         """It as it crosses to another host: the fields of readings, with those of this one beside them."""
-        own = {"score": self.score, "health": self.health, "health_reason": self.health_reason, "facts": self.facts}
-        return {**asdict(self.readings), **own}
+        own = {"score": self.score, "health": self.health, "health_reason": self.health_reason}
+        return {**asdict(self.readings), **own, "last_xid": self.last_xid, "facts": self.facts}
 
     @classmethod
     def from_record(cls, record: Mapping[str, Any]) -> DeviceNow:
         """It from the word of another host, which may be of another version. Raises TypeError for what is none."""
-        score, facts = record.get("score"), record.get("facts")
+        score, facts, last_xid = record.get("score"), record.get("facts"), record.get("last_xid")
         return cls(
             Readings.from_record(record),
             score if isinstance(score, float) else None,
             str(record.get("health", HealthState.UNKNOWN.value))[:40],
             str(record.get("health_reason", ""))[:REASON_MAX],
+            last_xid if isinstance(last_xid, int) else None,
             dict(facts) if isinstance(facts, Mapping) else None,
         )
 
@@ -93,7 +96,9 @@ def device_rows(
             now = read(host_id, device, milli, memory_mib)
             row = _device_row(host_id, device, now.readings, milli, memory_mib, owners)
             row |= {"score": now.score, "unfit": unhealthy.get(device.uuid), "health": now.health}
-            rows.append({**row, "health_reason": now.health_reason or None, "facts": now.facts})
+            rows.append(
+                {**row, "health_reason": now.health_reason or None, "last_xid": now.last_xid, "facts": now.facts}
+            )
     return rows
 
 

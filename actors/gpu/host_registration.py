@@ -103,6 +103,7 @@ class HostRegistration:
             self.sampling.score(device.uuid),
             health.state.value,
             health.reason,
+            self.inventory.health.last_xid(device.uuid) if facts and device.vendor == "nvidia" else None,
             None if facts is None else asdict(facts),
         )
 

@@ -14,14 +14,15 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 from prometheus_client.exposition import generate_latest
 from prometheus_client.registry import Collector
 
+from ..gpu.device_health import HealthState
 from .collect import HostReading
+from .gpu_names import dcgm, open_telemetry
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 BUCKETS_S = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0)
-MIB = 2**20
 _NOT_A_NAME = re.compile(r"[^a-zA-Z0-9_]")
 _GPU_LABELS = ("gpu", "uuid", "vendor", "model", "host", "source")
-_DCGM_LABELS = ("gpu", "UUID", "pci_bus_id", "device", "modelName", "hostname")
+HEALTH_STATES = tuple(state.value for state in HealthState)
 
 
 class HttpFigures:
@@ -79,7 +80,15 @@ class HostCollector(Collector):
 
     def collect(self) -> Iterator[Metric]:
         """All families, each name once: what is read here goes before a server's own figure of that name."""
-        ours = [*self._host(), *self._processes(), *self._jobs(), *self._gpus(), *self._dcgm()]
+        ours = [
+            *self._host(),
+            *self._processes(),
+            *self._jobs(),
+            *self._gpus(),
+            *self._health(),
+            *dcgm(self._reading.gpus, self._hostname),
+        ]
+        ours += open_telemetry(self._reading.gpus)
         yield from ours
         taken = {family.name for family in ours}
         for family in self._own_figures():
@@ -147,11 +156,17 @@ class HostCollector(Collector):
             ("utilization_ratio", "Share of the time the device was busy.", "utilization_percent", 0.01),
             ("temperature_celsius", "Temperature of the device.", "temperature_celsius", 1.0),
             ("power_watts", "Power drawn by the device.", "power_usage_watts", 1.0),
+            ("power_limit_watts", "Power that the device may draw.", "power_limit_watts", 1.0),
+            ("clock_mhz", "Clock of the device's processors.", "clock_mhz", 1.0),
+            ("memory_clock_mhz", "Clock of the device's memory.", "memory_clock_mhz", 1.0),
+            ("memory_temperature_celsius", "Temperature of the device's memory.", "memory_temperature_celsius", 1.0),
+            ("memory_busy_ratio", "Share of the time the memory was used.", "memory_busy_percent", 0.01),
+            ("links_down", "Links to other devices that do not work.", "links_down", 1.0),
         )
         for name, text, field, factor in figures:
             family = GaugeMetricFamily(f"actorgrid_gpu_{name}", text, labels=_GPU_LABELS)
             for gpu in self._reading.gpus:
-                value = gpu.get(field)
+                value = gpu.get(field, (gpu.get("readings") or {}).get(field))
                 if value is not None:
                     family.add_metric(self._gpu_labels(gpu), value * factor)
             yield family
@@ -160,45 +175,17 @@ class HostCollector(Collector):
         values = (gpu["index"], gpu["device_id"], gpu["vendor"], gpu["model"], gpu["host"], gpu["source"])
         return [str(value) for value in values]
 
-    def _dcgm(self) -> Iterator[Metric]:
-        real = [gpu for gpu in self._reading.gpus if gpu["vendor"] == "nvidia" and gpu["source"] == "probed"]
-        figures = (
-            ("GPU_UTIL", "GPU utilization (in %).", _reader("utilization_percent")),
-            ("FB_USED", "Framebuffer memory used (in MiB).", _fb_used),
-            ("FB_FREE", "Framebuffer memory free (in MiB).", _fb_free),
-            ("GPU_TEMP", "GPU temperature (in C).", _reader("temperature_celsius")),
-            ("POWER_USAGE", "Power draw (in W).", _reader("power_usage_watts")),
+    def _health(self) -> Iterator[Metric]:
+        family = GaugeMetricFamily(
+            "actorgrid_gpu_health",
+            "How the device is: 1 at its state, 0 at the others.",
+            labels=(*_GPU_LABELS, "state"),
         )
-        for name, text, read in figures:
-            family = GaugeMetricFamily(f"DCGM_FI_DEV_{name}", text, labels=_DCGM_LABELS)
-            for gpu in real:
-                value = read(gpu)
-                if value is not None:
-                    labels = (
-                        gpu["index"],
-                        gpu["device_id"],
-                        gpu.get("pcie_bus_id") or "",
-                        f"nvidia{gpu['index']}",
-                        gpu["model"],
-                        self._hostname,
-                    )
-                    family.add_metric([str(label) for label in labels], value)
-            if family.samples:
-                yield family
-
-
-def _reader(field: str) -> Any:
-    return lambda gpu: gpu.get(field)
-
-
-def _fb_used(gpu: dict[str, Any]) -> int | None:
-    used = gpu.get("memory_used_bytes")
-    return None if used is None else int(used) // MIB
-
-
-def _fb_free(gpu: dict[str, Any]) -> int | None:
-    used = gpu.get("memory_used_bytes")
-    return None if used is None else (int(gpu["memory_total_bytes"]) - int(used)) // MIB
+        for gpu in self._reading.gpus:
+            if gpu.get("health"):
+                for state in HEALTH_STATES:
+                    family.add_metric([*self._gpu_labels(gpu), state], float(gpu["health"] == state))
+        yield family
 
 
 def render(reading: HostReading, hostname: str, http: HttpFigures) -> bytes:

@@ -177,3 +177,76 @@ def test_servers_that_do_not_answer_are_not_up_and_hold_nobody_back() -> None:
     assert reading.gpus == [] and reading.jobs == {"queued": 1}
     assert asked == [{"one": 5, "gateway": 7}]
     assert reading.restarts == {"one": 2}
+
+
+READ = {
+    **GPU,
+    "readings": {
+        "memory_busy_percent": 7.0,
+        "memory_reserved_mib": 551,
+        "memory_temperature_celsius": 70.0,
+        "energy_millijoules": 5_000,
+        "clock_mhz": 1980.0,
+        "memory_clock_mhz": 2619.0,
+        "pcie_replays": 4,
+        "rows_remapped_corrected": 2,
+        "rows_remapped_uncorrected": 1,
+        "row_remap_failed": False,
+        "power_limit_watts": 700.0,
+        "links_down": 0,
+        "ecc_corrected": 12,
+        "ecc_uncorrected": 0,
+    },
+    "facts": {"minor": 5, "serial": "1651", "driver_version": "600.01", "parent": None, "partition": None},
+    "health": "degraded",
+    "last_xid": 63,
+}
+
+
+def test_all_of_dcgms_usual_figures_are_there_in_its_units() -> None:
+    found = parse(HostReading(gpus=[READ]))
+    values = {
+        name.removeprefix("DCGM_FI_DEV_"): only(samples).value
+        for name, samples in found.items()
+        if name.startswith("DCGM")
+    }
+    assert values == {
+        **{"GPU_UTIL": 40.0, "MEM_COPY_UTIL": 7.0, "FB_USED": 3072.0, "FB_FREE": 77 * 1024.0 - 551},
+        **{"FB_RESERVED": 551.0, "GPU_TEMP": 61.0, "MEMORY_TEMP": 70.0, "POWER_USAGE": 300.5, "SM_CLOCK": 1980.0},
+        **{"TOTAL_ENERGY_CONSUMPTION": 5000.0, "MEM_CLOCK": 2619.0, "PCIE_REPLAY_COUNTER": 4.0, "XID_ERRORS": 63.0},
+        **{"UNCORRECTABLE_REMAPPED_ROWS": 1.0, "CORRECTABLE_REMAPPED_ROWS": 2.0, "ROW_REMAP_FAILURE": 0.0},
+    }
+    assert only(found["DCGM_FI_DEV_SM_CLOCK"]).labels["device"] == "nvidia5", "by the device file, not the place"
+
+
+def test_an_instance_has_dcgms_labels_for_it() -> None:
+    facts = {"minor": 5, "parent": "GPU-whole", "partition": "3g.40gb"}
+    labels = only(
+        parse(HostReading(gpus=[{**READ, "device_id": "MIG-1", "facts": facts}]))["DCGM_FI_DEV_FB_USED"]
+    ).labels
+    assert (labels["UUID"], labels["GPU_I_PROFILE"], labels["GPU_I_ID"]) == ("GPU-whole", "3g.40gb", "MIG-1")
+
+
+@pytest.mark.parametrize("vendor", ["nvidia", "amd", "intel"])
+def test_open_telemetrys_names_are_for_the_real_devices_of_all(vendor: str) -> None:
+    found = parse(HostReading(gpus=[{**READ, "vendor": vendor}]))
+    assert only(found["hw_gpu_utilization_ratio"]).value == 0.4
+    assert only(found["hw_energy_joules"]).value == 5.0
+    assert {sample.labels["error_type"]: sample.value for sample in found["hw_errors"]} == {
+        "corrected": 12.0,
+        "uncorrected": 0.0,
+    }
+    assert {sample.labels["hw_state"]: sample.value for sample in found["hw_status"]} == {
+        "ok": 0.0,
+        "degraded": 1.0,
+        "failed": 0.0,
+    }
+    assert only(found["hw_power_watts"]).labels["hw_driver_version"] == "600.01"
+    simulated = parse(HostReading(gpus=[{**READ, "vendor": vendor, "source": "simulated"}]))
+    assert not [name for name in simulated if name.startswith("hw_")]
+
+
+def test_health_is_1_at_one_state() -> None:
+    found = parse(HostReading(gpus=[READ]))["actorgrid_gpu_health"]
+    assert {sample.labels["state"]: sample.value for sample in found if sample.value} == {"degraded": 1.0}
+    assert len(found) == 5
