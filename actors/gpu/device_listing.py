@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from itertools import islice
 from typing import Any
 
@@ -18,6 +18,7 @@ from .device_health import HealthState
 from .readings import READINGS, REASON_MAX, Readings
 
 READINGS_S = 1.0
+LINKS_MAX = 1024
 _SHOWN = tuple(name for name in READINGS if name != "processes")
 READINGS_HOSTS_MAX = 256
 """Hosts that are asked for readings of their devices when somebody lists all; of the others there are none."""
@@ -33,13 +34,15 @@ class DeviceNow:
     health_reason: str = ""
     last_xid: int | None = None
     """Of NVIDIA's: the last XID since the agent started, 0 for none; ``None`` for others."""
+    links: dict[str, str] = field(default_factory=dict)
+    """How it is joined to other devices of its host, by their UUIDs, in nvidia-smi's words."""
     facts: dict[str, Any] | None = None
     """The fields of ``probe_report.DeviceFacts``, of a probed device."""
 
     def to_record(self) -> dict[str, Any]:
         """It as it crosses to another host: the fields of readings, with those of this one beside them."""
         own = {"score": self.score, "health": self.health, "health_reason": self.health_reason}
-        return {**asdict(self.readings), **own, "last_xid": self.last_xid, "facts": self.facts}
+        return {**asdict(self.readings), **own, "last_xid": self.last_xid, "links": self.links, "facts": self.facts}
 
     @classmethod
     def from_record(cls, record: Mapping[str, Any]) -> DeviceNow:
@@ -51,8 +54,15 @@ class DeviceNow:
             str(record.get("health", HealthState.UNKNOWN.value))[:40],
             str(record.get("health_reason", ""))[:REASON_MAX],
             last_xid if isinstance(last_xid, int) else None,
+            _links(record.get("links")),
             dict(facts) if isinstance(facts, Mapping) else None,
         )
+
+
+def _links(told: object) -> dict[str, str]:
+    """Links as another host tells them: texts by text, bounded; what is none of that is left out."""
+    pairs = list(told.items())[:LINKS_MAX] if isinstance(told, Mapping) else []
+    return {str(uuid)[:REASON_MAX]: str(word)[:16] for uuid, word in pairs}
 
 
 NOT_ASKED = DeviceNow(Readings.none("its host did not answer, or was not asked"))
@@ -96,9 +106,8 @@ def device_rows(
             now = read(host_id, device, milli, memory_mib)
             row = _device_row(host_id, device, now.readings, milli, memory_mib, owners)
             row |= {"score": now.score, "unfit": unhealthy.get(device.uuid), "health": now.health}
-            rows.append(
-                {**row, "health_reason": now.health_reason or None, "last_xid": now.last_xid, "facts": now.facts}
-            )
+            row |= {"health_reason": now.health_reason or None, "last_xid": now.last_xid, "links": now.links}
+            rows.append({**row, "facts": now.facts})
     return rows
 
 

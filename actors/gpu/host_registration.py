@@ -104,6 +104,7 @@ class HostRegistration:
             health.state.value,
             health.reason,
             self.inventory.health.last_xid(device.uuid) if facts and device.vendor == "nvidia" else None,
+            self.inventory.links_of(device),
             None if facts is None else asdict(facts),
         )
 

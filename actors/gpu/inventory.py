@@ -207,9 +207,12 @@ class HostInventory:
         asked = self._asked.get(device.vendor)
         return None if asked is None else asked.facts.get(device.uuid)
 
-    def links(self) -> tuple[DeviceLink, ...]:
-        """How the devices are joined, as far as it is known."""
-        return tuple(link for asked in self._asked.values() for link in asked.links)
+    def links_of(self, device: Device) -> dict[str, str]:
+        """How *device* is joined to others of this host, by their UUIDs, as far as it is known."""
+        asked = self._asked.get(device.vendor)
+        links = () if asked is None else asked.links
+        found = {link.other: link.word for link in links if link.one == device.uuid}
+        return found | {link.one: link.word for link in links if link.other == device.uuid}
 
     def troubles(self) -> dict[str, str]:
         """Devices in trouble, by UUID, with what troubles them."""

@@ -47,6 +47,9 @@ def test_all_devices_of_a_host_are_given_out(both: Any, make_rig: MakeRig) -> No
     rig.wait_placed("on-amd")
     wait(rig, lambda: all(row["health"] == "ok" and row["power_usage_watts"] for row in rows(rig)), "readings of all")
     assert all(row["facts"]["driver_version"] and row["readings"]["clock_mhz"] for row in rows(rig))
+    first, second, third, _ = rows(rig)
+    assert first["links"] == {second["device_id"]: "NV18"}
+    assert list(third["links"].values()) == ["XGMI"]
 
 
 def test_one_broken_vendor_hides_no_other(both: tuple[StubDriver, StubDriver], make_rig: MakeRig) -> None:
