@@ -76,9 +76,9 @@ def check_all(call: CommandContext, config_dir: Path | None) -> DoctorReport:
         bind, port = str(report.value("cluster.bind", "127.0.0.1")), int(report.value("cluster.base_port", 7400))
         report.findings += check_port(bind, port)
     report.findings += [*check_inventory(call), *check_measured(call), *check_trust(call)] if report.running else []
-    report.findings += [*check_vendors()]
-    report.findings += check_probes(call) if report.running else check_libraries()
-    report.findings += [*check_enforcement(), *check_cgroup()]
+    # What files say of a vendor's library is of use only where no probe has asked it.
+    report.findings += check_probes(call) if report.running else [*check_vendors(), *check_libraries()]
+    report.findings += [*check_enforcement(str(report.value("gpus.memory_watch", "end"))), *check_cgroup()]
     report.findings += check_containment(str(report.value("work.containment", "auto")))
     report.findings += check_tenancy()
     report.findings += [*check_clock(), *check_limits()]
@@ -381,9 +381,11 @@ def check_trust(call: CommandContext) -> Iterator[Finding]:
         yield Finding("certificates", "ok", f"of {len(found['hosts'])} hosts, renewed in time")
 
 
-def check_enforcement() -> Iterator[Finding]:
-    """Check what holds work to its grant, and what only counts it."""
-    yield Finding("gpu limits", "note", "whole GPUs by visibility; shares and GPU memory are counted, not enforced")
+def check_enforcement(memory_watch: str = "end") -> Iterator[Finding]:
+    """Check what holds work to its grant, and what only counts it; *memory_watch*: ``gpus.memory_watch``."""
+    watched = {"end": "work that overdraws its GPU memory is ended", "report": "overdrawn GPU memory is only logged"}
+    memory = watched.get(memory_watch, "GPU memory is counted, not watched")
+    yield Finding("gpu limits", "note", f"whole GPUs by visibility; shares are counted, not enforced; {memory}")
 
 
 def find_library(name: str) -> str | None:

@@ -267,7 +267,8 @@ class HostDeviceHealth:
         if sample.error:
             state = HealthState.LOST if "lost" in sample.error.lower() else HealthState.FAILED
             health = _worse(health, DeviceHealth(state, sample.error))
-        return _worse(_worse(health, record.standing), record.passing)
+        # Of two that are equally bad, what the driver told says more than that a reading failed.
+        return _worse(_worse(record.standing, record.passing), health)
 
     def _become(self, uuid: str, health: DeviceHealth, at: float) -> list[HealthIncident]:
         record = self._records.setdefault(uuid, _Record())
