@@ -20,13 +20,13 @@ import sys
 import threading
 from collections import deque
 from collections.abc import Callable
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any, Protocol
 
 import actorgrid
 
-from .probe_report import DeviceEvent, ProbeReport, SettingRefused, Vendor
+from .probe_report import LINKS_MAX, DeviceEvent, ProbeReport, SettingRefused, Vendor
 from .readings import Readings
 
 MAX_LINE = 4 * 2**20
@@ -371,7 +371,8 @@ class _Child:
 
     def serve(self) -> None:
         """Serve until the parent hangs up."""
-        self._send({"report": asdict(self._vendor.probe())})
+        report = self._vendor.probe()
+        self._send({"report": asdict(replace(report, links=report.links[:LINKS_MAX]))})
         threading.Thread(target=self._tell_events, name="events", daemon=True).start()
         asked = b""
         while data := self._connection.recv(4096):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from typing import Any, Protocol
@@ -11,7 +12,8 @@ from .readings import Readings
 
 OUTCOMES = ("absent", "no_library", "version_mismatch", "no_driver", "no_permission", "ok")
 TEXT_MAX = 300
-LINKS_MAX = 65_536
+LINKS_MAX = 8192
+"""Links that are told of a host's devices of one vendor: all of 128 devices."""
 
 
 class SettingRefused(Exception):
@@ -70,7 +72,10 @@ class DeviceFacts:
                 if "bool" in kind:
                     found[one.name] = value
             elif isinstance(value, int | float) and ("int" in kind or "float" in kind):
-                found[one.name] = value
+                if math.isfinite(value):
+                    found[one.name] = value
+                else:
+                    found["unsupported"].setdefault(one.name, f"cannot be {value}")
         return cls(**found)
 
 

@@ -12,8 +12,9 @@ from pathlib import Path
 
 import pytest
 
-from actorgrid.actors.gpu.probe_report import FACTS
+from actorgrid.actors.gpu.probe_report import FACTS, DeviceFacts
 from actorgrid.actors.gpu.readings import READINGS, Readings
+from actorgrid.actors.gpu.vendors.amd import traces_of_amd
 from actorgrid.cli.checks import find_library
 from tests.gpu.conftest import MakeStub, stub_library
 from tests.gpu.drivers.build import AMD_SMI, LEVEL_ZERO, NVML, StubKind
@@ -467,3 +468,16 @@ def test_without_a_library_the_kernel_s_files_tell_the_same_device(tmp_path: Pat
     assert (readings.temperature_celsius, readings.power_watts, readings.power_limit_watts) == (44.0, 141.0, 750.0)
     assert (readings.pcie_generation, readings.pcie_lanes) == (5, 16)
     assert readings.unsupported["ecc_corrected"]
+
+
+def test_a_processors_own_graphics_is_no_gpu_of_a_cluster(tmp_path: Path) -> None:
+    folder = amd_in_sysfs(tmp_path)
+    assert traces_of_amd(str(tmp_path), {}) == (True, "device")
+    (folder / "mem_info_vram_total").write_text(f"{512 << 20}\n")
+    assert traces_of_amd(str(tmp_path), {}) == (False, "")
+
+
+def test_facts_that_are_no_numbers_are_reasons() -> None:
+    fact = DeviceFacts.from_record({"uuid": "GPU-1", "clock_max_mhz": float("nan"), "links": 4, "minor": "no number"})
+    assert (fact.clock_max_mhz, fact.links, fact.minor) == (None, 4, None)
+    assert "nan" in fact.unsupported["clock_max_mhz"]

@@ -12,7 +12,7 @@ from pathlib import Path
 from ..probe_report import DeviceEvent, ProbeReport, SettingRefused, Vendor
 from ..readings import Readings
 from .amd_smi import AmdSmi
-from .amd_sysfs import AmdSysfs
+from .amd_sysfs import AmdSysfs, is_integrated
 from .pci import list_gpus
 from .rocm import Rocm
 
@@ -20,10 +20,14 @@ _LIBRARY = "libamd_smi.so"
 
 
 def traces_of_amd(root: str = "/", environ: dict[str, str] | None = None) -> tuple[bool, str]:
-    """Whether AMD's libraries are worth asking, and by what sign: ``device``, ``library`` or empty. Loads nothing."""
+    """Whether AMD's libraries are worth asking, and by what sign: ``device``, ``library`` or empty. Loads nothing.
+
+    A processor's own graphics, which has little memory of its own, is no sign: nobody means it by a GPU of a cluster.
+    """
     base = Path(root)
     variables = os.environ if environ is None else environ
-    if (base / "dev/kfd").exists() or any(gpu.driver == "amdgpu" for gpu in list_gpus(base) if gpu.vendor == "amd"):
+    driven = [gpu for gpu in list_gpus(base) if gpu.vendor == "amd" and gpu.driver == "amdgpu"]
+    if any(not is_integrated(gpu) for gpu in driven) or (not driven and (base / "dev/kfd").exists()):
         return True, "device"
     named = [variables[name] for name in ("ROCM_HOME", "ROCM_PATH") if variables.get(name)]
     for folder in [*named, str(base / "opt/rocm")]:

@@ -11,6 +11,7 @@ from ..readings import READINGS, Readings
 from .amd_identity import distinct, runtime_name
 from .pci import PciGpu, links_by_bus, list_gpus, pcie_link
 
+INTEGRATED_BYTES_MAX = 2 * 2**30
 _NOT_TOLD = "the kernel's files do not tell it"
 
 
@@ -26,9 +27,9 @@ class AmdSysfs:
     def probe(self) -> ProbeReport:
         """List the devices that amdgpu drives."""
         gpus = [gpu for gpu in list_gpus(self._root) if gpu.vendor == "amd"]
-        driven = [gpu for gpu in gpus if gpu.driver == "amdgpu"]
+        driven = [gpu for gpu in gpus if gpu.driver == "amdgpu" and not is_integrated(gpu)]
         if not driven:
-            said = f"{len(gpus)} AMD GPUs on the bus, none with the driver amdgpu" if gpus else ""
+            said = f"{len(gpus)} AMD GPUs on the bus, none that amdgpu drives with memory of its own" if gpus else ""
             return ProbeReport(self.name, "no_driver" if gpus else "absent", said, binding="sysfs")
         names = distinct((runtime_name(_text(gpu.folder / "unique_id")), gpu.bus_id, None) for gpu in driven)
         devices: list[Device] = []
@@ -121,6 +122,12 @@ class AmdSysfs:
             paths[0].write_text(f"{round(watts * 1e6)}\n")
         except OSError as error:
             raise SettingRefused(f"{paths[0]}: {error.strerror}") from error
+
+
+def is_integrated(gpu: PciGpu) -> bool:
+    """Whether it is a processor's own graphics: it has at most 2 GiB that are set aside for it."""
+    total = _number(gpu.folder / "mem_info_vram_total")
+    return total is not None and total <= INTEGRATED_BYTES_MAX
 
 
 def _scaled(value: int | None, scale: Callable[[int], float]) -> float | None:
