@@ -25,6 +25,7 @@ from pydantic import (
 )
 
 from actorgrid.amounts import unclear_memory
+from actorgrid.output_paths import OUTPUT_PATH_BYTES_MAX, OUTPUTS_MAX, checked
 from actorgrid.sizes import (
     ANNOTATION_BYTES_MAX,
     ANNOTATIONS_MAX,
@@ -81,6 +82,7 @@ def _short_notes(notes: dict[str, str]) -> dict[str, str]:
 Bytes = Annotated[int, Field(ge=0, le=2**60), BeforeValidator(parse_memory)]
 # Held to by ``exec_limits.py``, with an error of its own: here so that the schema says it.
 ExecText = Annotated[str, Field(json_schema_extra={"maxLength": ARGUMENT_BYTES_MAX - 1})]
+OutputPath = Annotated[str, Field(max_length=OUTPUT_PATH_BYTES_MAX), AfterValidator(checked)]
 Name = Annotated[str, Field(max_length=NAME_MAX)]
 Annotations = Annotated[dict[str, Annotated[str, Field(max_length=ANNOTATION_BYTES_MAX)]], AfterValidator(_short_notes)]
 JobId = Annotated[str, Field(max_length=64)]
@@ -325,6 +327,11 @@ class TaskRequest(Resources):
         pattern=r"^[0-9a-f]{64}$",
         description="digest that /api/environments gave: it runs in that Python environment",
     )
+    outputs: list[OutputPath] = Field(
+        default_factory=list,
+        max_length=OUTPUTS_MAX,
+        description="files and folders, relative to its directory, that its host keeps when an attempt ends",
+    )
     annotations: Annotations = Field(
         default_factory=dict,
         max_length=ANNOTATIONS_MAX,
@@ -472,6 +479,8 @@ class Job(AnswerBody):
     preemptions: int = 0
     depends_on: list[str] = []
     annotations: dict[str, Any] = {}
+    environment: str | None = None
+    outputs: list[str] = []
     error: dict[str, Any] | None = None
     attempts: list[Attempt] = []
     unconfirmed: str | None = None

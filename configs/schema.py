@@ -277,6 +277,11 @@ class WorkSection(Section):
         ge=1,
         le=100_000,
     )
+    outputs_bytes_max: ByteCount = setting(
+        64 * 2**30,
+        "kept of what jobs named as their outputs, of one attempt and of all on this host; the oldest go",
+        live=True,
+    )
     environments_max: int = setting(
         32, "Python environments that are kept built; the one used longest ago goes, never one in use", ge=1, le=1000
     )

@@ -47,6 +47,7 @@ COMMANDS: dict[str, dict[str, tuple[str, str]]] = {
         "dag": ("dag:command", "Plan graphs of steps (DAGs)."),
         "ps": ("jobs:ps", "List jobs."),
         "logs": ("logs:command", "Print a job's output."),
+        "get": ("get:command", "Fetch files that a job kept (run --out, submit --out)."),
         "cancel": ("jobs:cancel", "Cancel jobs, waiting or running."),
         "edit": ("edit:command", "Change a job that waits: priority, time limit."),
         "environments": ("environments:command", "List the Python environments that a host has built."),

@@ -18,7 +18,7 @@ COMMANDS = {
     **dict.fromkeys(("start", "serve", "init", "agent", "daemon"), "`actorgrid up` runs this machine's agent"),
     "join": "`actorgrid up --join HOST --token TOKEN`, with what `actorgrid token create` printed there",
     **dict.fromkeys(("top", "htop", "stats", "watch", "nvidia-smi", "smi"), _WATCH),
-    **dict.fromkeys(("list", "ls", "jobs", "queue", "squeue", "qstat", "sacct", "bjobs", "get"), _LIST),
+    **dict.fromkeys(("list", "ls", "jobs", "queue", "squeue", "qstat", "sacct", "bjobs"), _LIST),
     **dict.fromkeys(("kill", "rm", "delete", "scancel", "qdel", "bkill", "abort"), _CANCEL),
     **dict.fromkeys(("exec", "salloc", "create", "bsub"), _RUN),
     "srun": f"{_RUN}; several processes: {_GANG}",

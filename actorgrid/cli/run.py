@@ -5,12 +5,13 @@ from __future__ import annotations
 import signal
 import sys
 import threading
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from actorgrid.endings import how_it_ended
-from actorgrid.errors import BodyTooLarge, HostUnreachable
+from actorgrid.errors import BodyTooLarge, HostUnreachable, ResultGone, WrongState
 
 from .call import CommandContext, host_options, pass_call
 from .printing import say
@@ -41,9 +42,9 @@ def command(call: CommandContext, /, words: tuple[str, ...], send_stdin: bool, d
         actorgrid run --gpus 2 --gpu-model H100 --retries 3 --detach -- ./sweep.sh
 
     Exits as the command did (128+n when signal n killed it, 124 at its time limit, 130 when cancelled). Ctrl-C
-    cancels the job, Ctrl-C again leaves it to itself. Lines of a gang's members begin with their rank. If the agent
-    restarts meanwhile, the job and this command go on. With --json the job's output goes to stderr, and the ended job
-    is the document on stdout.
+    cancels the job, Ctrl-C again leaves it to itself. Lines of a gang's members begin with their rank. What --out
+    names is fetched when the job has ended. If the agent restarts meanwhile, the job and this command go on. With
+    --json the job's output goes to stderr, and the ended job is the document on stdout.
     """
     stdin = _read_stdin() if send_stdin else None
     wanted = request(call, list(words), stdin, **options)
@@ -55,11 +56,39 @@ def command(call: CommandContext, /, words: tuple[str, ...], send_stdin: bool, d
         return 0
     job = _attend(call, job_id, options["gang"])
     code = exit_code(job)
+    fetched: dict[str, Any] = {}
+    if options["outputs"]:
+        in_place = options["working_dir"] is None and call.speaks_to_this_machine_alone
+        fetched = _outputs(call, job_id, in_place)
+        if fetched["missing"] or fetched["problem"]:
+            code = code or 1
     if call.json:
-        call.document({"job_id": job_id, "state": job["state"], "exit_code": code, "job": job})
+        call.document({"job_id": job_id, "state": job["state"], "exit_code": code, "job": job, **fetched})
     elif job["state"] != "succeeded":
         say(f"actorgrid: {ending(job)}", err=True)
     return code
+
+
+def _outputs(call: CommandContext, job_id: str, in_place: bool) -> dict[str, Any]:
+    """Have what the job kept here; *in_place* it is: the job ran in a directory of this machine."""
+    from actorgrid.client.job_files import JobFiles
+
+    from .get import warn
+    from .show import progress
+
+    files = JobFiles(call.http, job_id)
+    try:
+        if in_place:
+            written = [Path(each.path) for each in files.listed()]
+        else:
+            with progress(call.json) as report:
+                written = files.fetch("", ".", lambda each, done, total: report(each, done, total))
+    except (ResultGone, WrongState) as error:  # it never ran, or its host is lost
+        return {"files": [], "missing": [], "problem": error.message}
+    if not call.json:
+        warn(files)
+    told = files.answer(written)
+    return {name: told[name] for name in ("files", "missing", "problem")}
 
 
 def _read_stdin() -> bytes:

@@ -23,7 +23,8 @@ def command(call: CommandContext, /, file: str, arguments: tuple[str, ...], **op
     """Queue a Python file as a job.
 
     Prints the job's id. The file is read when the job starts: it must still be there then, unless it goes along with
-    --working-dir. It runs in the Python of the active venv, else in ours; with -r, --with or --python in another.
+    --working-dir. What --out names is kept on its host when it has ended: actorgrid get JOB. It runs in the Python of
+    the active venv, else in ours; with -r, --with or --python in another.
     """
     path = os.path.abspath(file)
     options["name"] = options["name"] or os.path.basename(path)

@@ -168,6 +168,13 @@ _OPTIONS = [
         "--exclude", multiple=True, metavar="PATTERN", help="Of the working directory: leave this out; may be repeated."
     ),
     click.option(
+        "--out",
+        "outputs",
+        multiple=True,
+        metavar="PATH",
+        help="Keep this file or folder of the job's directory when it ends, and have it here; may be repeated.",
+    ),
+    click.option(
         "-r",
         "--requirements",
         type=click.Path(exists=True),

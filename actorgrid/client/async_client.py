@@ -73,6 +73,8 @@ class AsyncClient(_Awaiting[Client], AsyncFunctionCalls):
     wait = _awaited(Client.wait)
     why = _awaited(Client.why)
     result = _awaited(Client.result)
+    files = _awaited(Client.files)
+    fetch = _awaited(Client.fetch)
     locks = _awaited(Client.locks)
     cluster = _awaited(Client.cluster)
     hosts = _awaited(Client.hosts)

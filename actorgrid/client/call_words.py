@@ -45,6 +45,7 @@ class _Words(TypedDict, total=False):
     depends_on: Sequence[Any]
     balancing: str | None
     affinity: str
+    outputs: Sequence[str]
 
 
 class TaskWords(_Words, total=False):

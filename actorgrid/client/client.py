@@ -31,12 +31,14 @@ from .task import pop_default, push_default
 
 if TYPE_CHECKING:
     from concurrent.futures import Future
+    from pathlib import Path
     from types import TracebackType
 
     from .actor_handles import ActorHandle
     from .durable import DurableJobs
     from .environment import Environment, Packages
     from .futures import JobFuture, LazyFuture
+    from .job_files import JobFile
     from .locks import HeldLocks, Lock, LockTerms, OnLost
     from .session import Session
     from .stream_items import StreamItems
@@ -208,7 +210,7 @@ class Client(ClusterViewClient, FunctionCalls):
                 asked=repr(command)[:80],
                 hint='client.run(["sh", "-c", "..."]) for a shell',
             )
-        chosen = options_of({**options, "timeout": timeout})
+        chosen = options_of({**options, "timeout": timeout, "durable": True})
         environment = chosen.environment or self._environment
         sent = self._working_dir.send_to_door(self.http) if self._working_dir is not None and cwd is None else None
         job_id = self.submit_job(
@@ -398,6 +400,29 @@ class Client(ClusterViewClient, FunctionCalls):
             except (OSError, ValueError, AttributeError) as error:  # what http.client raises when it breaks off
                 if self._closed or not follow:
                     raise HostUnreachable("the output broke off", asked=path) from error
+
+    def files(self, job_id: str, *, attempt: int | None = None, rank: int = 0) -> list[JobFile]:
+        """What a job kept of its directory (``outputs=``). Raises UnknownJob, NotFound, WrongState, ResultGone."""
+        from .job_files import JobFiles
+
+        return list(JobFiles(self.http, job_id, attempt, rank).listed())
+
+    def fetch(
+        self,
+        job_id: str,
+        path: str = "",
+        to: str | os.PathLike[str] = ".",
+        *,
+        attempt: int | None = None,
+        rank: int = 0,
+    ) -> list[Path]:
+        """Write what a job kept below the folder *to*: all, or the file or folder *path*; gives where.
+
+        Raises what ``files`` raises, HostUnreachable, StorageError.
+        """
+        from .job_files import JobFiles
+
+        return JobFiles(self.http, job_id, attempt, rank).fetch(path, to)
 
     def result(self, job_id: str, timeout: float | None = None) -> Any:
         """The value of a function job, waiting for it. Raises what it raised, ResultGone, TimeoutError."""

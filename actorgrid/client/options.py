@@ -11,6 +11,7 @@ from actorgrid.amounts import unclear_memory
 from actorgrid.balancing.targets import MAX_KEY_CHARS, balancing_policy
 from actorgrid.configs.balancing_policy import BalancingPolicy
 from actorgrid.errors import BadRequest
+from actorgrid.output_paths import OUTPUTS_MAX, inside
 from actorgrid.python_environment import VARIABLE as ENVIRONMENT_VARIABLE
 from actorgrid.task_context import LENT_CPU_MILLI, SESSION_RETRIES
 
@@ -114,6 +115,8 @@ class TaskOptions:
       ``round_robin``, ``weighted_round_robin`` (by speed), ``capability_based`` or ``affinity_aware``; session tasks
       only. ``affinity``: tasks of one such key go to one worker while it has room (what it has in memory is there);
       with it, ``balancing`` is ``affinity_aware`` unless said
+    * ``outputs``: files and folders, relative to its directory, that a job's host keeps when it ends
+      (``client.fetch``); jobs only
     * ``depends_on``: jobs (or their ids) that must succeed first; durable only
     """
 
@@ -141,6 +144,7 @@ class TaskOptions:
     depends_on: Sequence[Any] = ()
     balancing: str | None = None
     affinity: str = ""
+    outputs: Sequence[str] = ()
     shape: WorkerShape = field(init=False, compare=False, repr=False)
     environment: Environment | None = field(init=False, compare=False, repr=False, default=None)
 
@@ -166,6 +170,8 @@ class TaskOptions:
             raise BadRequest(
                 "a session task cannot wait for jobs", asked="depends_on=", hint="say durable=True as well"
             )
+        if self.outputs:
+            self._check_outputs()
         if not 1 <= self.gang <= 256 or (self.spread and self.gang == 1):
             raise BadRequest("a gang has 2 to 256 members", asked=f"gang={self.gang}", hint="spread= is for gangs only")
         if self.balancing is not None or self.affinity:
@@ -209,6 +215,21 @@ class TaskOptions:
         if self.balancing is None:
             object.__setattr__(self, "balancing", BalancingPolicy.AFFINITY_AWARE.value)
         balancing_policy(str(self.balancing))
+
+    def _check_outputs(self) -> None:
+        if not self.durable:
+            raise BadRequest(
+                "outputs are kept of jobs", asked="outputs=", hint="say durable=True as well, or client.run"
+            )
+        if isinstance(self.outputs, str):
+            raise BadRequest("outputs is a list of paths", asked=repr(self.outputs)[:80], hint="outputs=['results']")
+        wrong = [path for path in self.outputs if not isinstance(path, str) or inside(path) is None]
+        if wrong or len(self.outputs) > OUTPUTS_MAX:
+            raise BadRequest(
+                f"outputs are up to {OUTPUTS_MAX} paths inside of the job's directory",
+                asked=repr(wrong[:3])[:200] if wrong else f"{len(self.outputs)} paths",
+                hint="write them relative to it: outputs=['results', 'model.pt']",
+            )
 
     def _check_times(self) -> None:
         if self.grace_s is not None and not 0 <= self.grace_s <= 3600:

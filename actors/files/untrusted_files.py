@@ -41,6 +41,27 @@ def open_to_read(folder: Path, name: str) -> Iterator[int]:
         os.close(descriptor)
 
 
+@contextmanager
+def open_below(top: Path, parts: list[str]) -> Iterator[int]:
+    """The descriptor of a regular file below the folder *top*, whose path is of these *parts*: none of them a link.
+
+    Raises NotARegularFile, FileNotFoundError, NotADirectoryError or OSError.
+    """
+    within = os.open(top, os.O_RDONLY | os.O_DIRECTORY | _SAFE)
+    try:
+        for part in parts[:-1]:
+            inner = os.open(part, os.O_RDONLY | os.O_DIRECTORY | _SAFE, dir_fd=within)
+            os.close(within)
+            within = inner
+        descriptor = _open(top.joinpath(*parts[:-1]), within, parts[-1], os.O_RDONLY)
+    finally:
+        os.close(within)
+    try:
+        yield descriptor
+    finally:
+        os.close(descriptor)
+
+
 def read_whole(folder: Path, name: str, bytes_max: int) -> bytes | None:
     """All of the regular file *name* in *folder*; ``None`` when it is larger than *bytes_max*.
 

@@ -9,6 +9,7 @@ from actorgrid.actors.ledger.record_types import AttemptRecord
 from actorgrid.errors import HostUnreachable, NotFound
 
 from ..links.messages import AskHost
+from ..links.output_pages import OutputsPage, outputs_page, read_output_piece
 from ..links.pieces import Piece, read_result_piece
 from ..work.attempt_dir import AttemptDir
 from .server.route import RequestContext
@@ -25,6 +26,12 @@ class AttemptFiles(Protocol):
 
     async def output(self, stream: str, offset: int, size: int, follow: bool) -> tuple[Piece, bool]:
         """Output from *offset* on, and whether anything of the attempt is there; with *follow* it may wait for some."""
+
+    async def outputs(self, behind: str) -> OutputsPage:
+        """A page of the outputs that were kept."""
+
+    async def output_file(self, path: str, offset: int) -> Piece | None:
+        """An output from *offset* on; ``None`` when there is none of that path."""
 
     async def result(self, offset: int) -> Piece | None:
         """The result file from *offset* on; ``None`` when there is none."""
@@ -56,6 +63,12 @@ class _Here:
 
         return await self._app.in_file_pool(read)
 
+    async def outputs(self, behind: str) -> OutputsPage:
+        return await self._app.in_file_pool(partial(outputs_page, self._folder, behind))
+
+    async def output_file(self, path: str, offset: int) -> Piece | None:
+        return await self._app.in_file_pool(partial(read_output_piece, self._folder, path, offset, RESULT_BYTES))
+
     async def result(self, offset: int) -> Piece | None:
         return await self._app.in_file_pool(partial(read_result_piece, self._folder, offset, RESULT_BYTES))
 
@@ -70,6 +83,15 @@ class _There:
         wait_s = WAIT_S if follow else 0.0
         answer = await self._ask("output", stream=stream, offset=offset, size=size, wait_s=wait_s)
         return Piece.of_plain(answer), bool(answer.get("exists"))
+
+    async def outputs(self, behind: str) -> OutputsPage:
+        return OutputsPage.of_plain(await self._ask("output_files", behind=behind))
+
+    async def output_file(self, path: str, offset: int) -> Piece | None:
+        try:
+            return Piece.of_plain(await self._ask("output_file", path=path, offset=offset, size=RESULT_BYTES))
+        except NotFound:
+            return None
 
     async def result(self, offset: int) -> Piece | None:
         try:

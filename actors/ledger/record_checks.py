@@ -13,6 +13,7 @@ from actorgrid.actors.ledger.record_types import (
 )
 from actorgrid.actors.ledger.trust_records import BundleRecord
 from actorgrid.digests import is_digest
+from actorgrid.output_paths import is_outputs
 from actorgrid.sizes import ANNOTATION_BYTES_MAX, ANNOTATIONS_MAX
 
 from .field_checks import (
@@ -116,8 +117,9 @@ _JOB_MAY: dict[str, Check] = {
     "submitted_at": is_number,
     "annotations": _is_annotations,
     "environment": is_digest,
+    "outputs": is_outputs,
 }
-JOB_FIELDS_SINCE: dict[str, int] = {"annotations": 3, "environment": 7}
+JOB_FIELDS_SINCE: dict[str, int] = {"annotations": 3, "environment": 7, "outputs": 7}
 """The version that a field of ``_JOB_MAY`` came with, where that is not 1: a command with such a job carries it. A
 record has it only where it was given. In entries of a lower version it is kept as it is, as the hosts of then did, and
 may be anything."""

@@ -235,6 +235,8 @@ class JobRecord(TypedDict):
     """What its submitter noted about it."""
     environment: NotRequired[str]
     """SHA-256 of the spec of its Python environment, in hex."""
+    outputs: NotRequired[list[str]]
+    """The paths that are kept when an attempt ends, relative to its directory."""
     taken: NotRequired[int]
     """The attempt whose late success is the job's."""
 

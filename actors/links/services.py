@@ -26,6 +26,7 @@ from ..work.attempt_dir import AttemptDir
 from ..work.containment_here import containment_here
 from ..work.messages import AttachLease, DetachLease, EndAllWork, LeaseOutput, StartDelay, TellWorkerEnd
 from .measuring import SERVICE
+from .output_pages import outputs_page, read_output_piece
 from .pieces import Fields, Piece, check_digest, is_count, read_piece, read_result_piece
 from .relays import Relays
 
@@ -63,6 +64,8 @@ class Services:
             "detach_lease": self._detach_lease,
             "start_delay": self._start_delay,
             "worker_end": self._worker_end,
+            "output_files": self._output_files,
+            "output_file": self._output_file,
             "lease_output": self._lease_output,
             "restart": self._restart,
             "end_all_work": self._end_all_work,
@@ -142,6 +145,17 @@ class Services:
         piece = read_result_piece(folder, _count(fields, "offset"), _count(fields, "size"))
         if piece is None:
             raise NotFound("the result is not kept here", asked=folder.attempt_id)
+        return piece.to_plain()
+
+    async def _output_files(self, _asker: str, fields: Fields) -> Fields:
+        """Answer a page of the outputs that an attempt left."""
+        return outputs_page(self._folder(fields), _text(fields, "behind")).to_plain()
+
+    async def _output_file(self, _asker: str, fields: Fields) -> Fields:
+        folder = self._folder(fields)
+        piece = read_output_piece(folder, _text(fields, "path"), _count(fields, "offset"), _count(fields, "size"))
+        if piece is None:
+            raise NotFound("that output is not kept here", asked=folder.attempt_id)
         return piece.to_plain()
 
     async def _blob(self, _asker: str, fields: Fields) -> Fields:

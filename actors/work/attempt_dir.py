@@ -6,6 +6,8 @@ ATTEMPT_ID/           0700
   started             made once, by the first shim: an attempt never runs twice. Holds shim pid and machine boot id
   stdout, stderr      bounded; what is dropped is counted in the status
   status.msgpack      how it ended: see shim.py. Renamed into place; its room is reserved beforehand
+  outputs/            files that the job asked to keep (collected_outputs.py)
+  cwd/                while it runs, its own copy of a directory that came along, where it asked for outputs
   result.bin          result of a function job (transports/task_frames.py); renamed into place
   credential.json     0600, how clients in it find the agent (credentials.py); gone once the ledger knows the end
   reported            empty; made once the ledger knows the end
@@ -91,6 +93,16 @@ class AttemptDir:
     def result(self) -> Path:
         """The result file of a function job."""
         return self.path / "result.bin"
+
+    @property
+    def outputs(self) -> Path:
+        """The folder of what the job asked to keep."""
+        return self.path / "outputs"
+
+    @property
+    def own_cwd(self) -> Path:
+        """The attempt's own copy of a directory that came along."""
+        return self.path / "cwd"
 
     @property
     def credential_file(self) -> Path:

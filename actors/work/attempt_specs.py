@@ -82,6 +82,10 @@ def attempt_spec(
         "control_path": str(own_socket) if served_by is None else served_by.control_path,
         "guard_path": str(guard_path(paths.work_sockets_dir, host_tag)),
     }
+    if job.get("outputs"):
+        folder = AttemptDir(paths.attempts_dir, attempt_id)
+        kept = {"paths": list(job["outputs"]), "bytes_max": settings.work.outputs_bytes_max}
+        spec["outputs"] = {**kept, "folder": str(folder.outputs), "own_cwd": str(folder.own_cwd)}
     environment = environment_of_job(job)
     if environment:
         spec["environment"] = asked_of(environment, paths, settings)

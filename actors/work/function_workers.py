@@ -66,6 +66,7 @@ def key_of(
         or resources.get("gpu_count", 0)
         or resources.get("memory_mib", 0)
         or job.get("stdin_digest")
+        or job.get("outputs")
     )
     environment = environment_of_job(job)
     if alone or (environment and not is_built(environment)):

@@ -83,6 +83,22 @@ def remove_attempts(folders: Iterable[Path], needed_jobs: Collection[str]) -> in
     return len(found)
 
 
+def sizes_of_outputs(attempts_dir: Path) -> dict[str, int]:
+    """The bytes of the outputs of ended attempts that have some, in the order of their ends."""
+    ended: list[tuple[float, str, int]] = []
+    for folder in attempts_dir.iterdir():
+        try:
+            at = (folder / "status.msgpack").stat().st_mtime
+            kept = (folder / "outputs").is_dir()
+        except OSError:
+            continue
+        if kept:
+            status = AttemptDir(attempts_dir, folder.name).read_status() or {}
+            size = (status.get("outputs") or {}).get("bytes", 0)
+            ended.append((at, folder.name, size if isinstance(size, int) else 0))
+    return {name: size for _, name, size in sorted(ended)}
+
+
 def remove_old_workers(workers_dir: Path, alive: Collection[str]) -> int:
     """Remove the folders of ended workers beyond the newest few; gives how many."""
     ended = []

@@ -25,6 +25,7 @@ from actorgrid.supervisors.server import handles
 from .attempt_dir import AttemptDir
 from .attempt_specs import guard_path
 from .attempts import HostAttempts
+from .collected_outputs import bound_outputs
 from .credential_files import CredentialFiles
 from .environment import host_tag
 from .guard import remove_socket_of_gone
@@ -37,6 +38,7 @@ from .housekeeping import (
     remove_blobs,
     remove_dead_sockets,
     remove_old_workers,
+    sizes_of_outputs,
 )
 from .lease_renewer import LeaseRenewer
 from .leases import TICK_S, Leases
@@ -296,6 +298,9 @@ class WorkerManager(LedgerFollower):
         self._kill_escaped()
         remove_old_workers(self.host.paths.workers_dir, {worker.worker_id for worker in self._leases.workers()})
         paths = self.host.paths
+        bound_outputs(
+            paths.attempts_dir, self.host.settings.work.outputs_bytes_max, sizes_of_outputs(paths.attempts_dir)
+        )
         attempts = {folder.name: folder for folder in old_attempts(paths.attempts_dir, self._kept())}
         folders = [attempts[name] for name in self._attempts_round.next(attempts)]
         blobs = self._blobs_round.next(old_blobs(paths.blobs_dir))

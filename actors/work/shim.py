@@ -18,7 +18,7 @@ The status it leaves (``status.msgpack``)::
     reason       exited | cancelled | preempted | stopped | timed_out | memory | isolated | refused (never started)
     exit_code, signal (None where it does not apply), error (text, for refused), started_at, ended_at,
     max_rss_bytes, cpu_s, dropped {stdout, stderr} bytes, result_bytes, isolated_s,
-    oom_kills (of the host meanwhile, after SIGKILL)
+    oom_kills (of the host meanwhile, after SIGKILL), outputs (collected_outputs.py, where some were asked for)
 
 The agent learns of the end by the socket closing, and then reads the status.
 """
@@ -39,11 +39,12 @@ from typing import Any
 import msgpack
 from setproctitle import setproctitle
 
-from actorgrid.actors.files.untrusted_files import open_to_write
+from actorgrid.actors.files.untrusted_files import open_to_write, remove_tree
 from actorgrid.errors import NotARegularFile
 from actorgrid.transports.frames import encode_frame
 
 from .attempt_dir import AttemptDir
+from .collected_outputs import Collected, collect
 from .containment import (
     Containment,
     Enclosure,
@@ -119,6 +120,7 @@ class Shim:
         self._streams: list[OutputStream] = []
         self._worker: WorkerSocket | None = None
         self._started_at = time.time()
+        self._collected: Collected | None = None
         self._max_tree_rss = 0
 
     # -- starting
@@ -422,9 +424,27 @@ class Shim:
             if self._group.was_exceeded() and self._reason == "exited":
                 self._reason = "memory"
             self._group.remove()
+        self._collect()
         self._leave_status(self._dir, self._started_at)
         if self._guard is not None:
             self._guard.done()
+
+    def _collect(self) -> None:
+        """Keep the outputs that were asked for, and say in its stderr what is not there."""
+        wanted = self._spec.get("outputs")
+        if not wanted or self._late:
+            return
+        own = bool(self._spec.get("working_dir"))
+        into, paths = Path(wanted["folder"]), wanted["paths"]
+        self._collected = collect(self._spec["cwd"], paths, into, wanted["bytes_max"], moves=own)
+        if own:
+            remove_tree(self._dir.own_cwd)
+        said = [f"output {path!r} was not there" for path in self._collected.missing]
+        said += [f"outputs are not whole: {self._collected.problem}"] if self._collected.problem else []
+        with suppress(OSError, NotARegularFile):
+            stderr = open_to_write(self._dir.path, self._dir.stderr.name, os.O_APPEND)
+            os.write(stderr, "".join(f"[actorgrid] {line}\n" for line in said).encode("utf-8", "replace"))
+            os.close(stderr)
 
     def _drain(self) -> None:
         """Carry what the dead tree has written, for as long as a full disk may take."""
@@ -460,6 +480,8 @@ class Shim:
             "result_bytes": result_bytes(directory),
             "containment": self._containment.kind,
         }
+        if self._collected is not None:
+            left["outputs"] = self._collected.to_plain()
         left = directory.write_status(left, durably=durably)
         remove_record(directory.path)
         return left

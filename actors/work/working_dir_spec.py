@@ -15,6 +15,7 @@ from actorgrid.errors import MalformedBody, NotSupported, StorageError
 from actorgrid.transports.task_frames import WorkingDirFrame
 from actorgrid.working_dir import VARIABLE
 
+from .collected_outputs import link_tree
 from .working_dirs import WorkingDirs
 
 
@@ -33,6 +34,8 @@ def with_working_dir(spec: dict[str, Any], job: JobRecord, paths: HostPaths) -> 
     digest = working_dir_of(job)
     if digest:
         place = str(WorkingDirs(paths.working_dirs_dir).path(digest))
+        if spec.get("outputs"):
+            place = spec["outputs"]["own_cwd"]  # what is kept at its end must be its own
         spec["cwd"] = place
         spec["stdin"] = spec["stdin"] if spec["kind"] == "command" else None
         spec["working_dir"] = {
@@ -56,7 +59,10 @@ def unpack_working_dir(spec: dict[str, Any]) -> None:
     """Unpack the attempt's working directory, unless it is there. Raises MalformedBody, DiskFull, OSError."""
     wanted = spec.get("working_dir")
     if wanted:
-        WorkingDirs(Path(wanted["folder"])).add(wanted["digest"], Path(wanted["archive"]).read_bytes)
+        kept = WorkingDirs(Path(wanted["folder"]))
+        place = kept.add(wanted["digest"], Path(wanted["archive"]).read_bytes)
+        if spec.get("outputs"):
+            link_tree(place, Path(spec["outputs"]["own_cwd"]))
 
 
 def enter_working_dir(wanted: WorkingDirFrame, kept: WorkingDirs | None) -> bool:

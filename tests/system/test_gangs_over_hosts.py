@@ -70,6 +70,18 @@ def test_members_on_all_hosts_run_in_the_directory_that_was_sent_once(three: Thr
     assert {Path(words[3]) for words in told} == kept and len({path.name for path in kept}) == 1
 
 
+def test_outputs_of_each_member_are_fetched_through_any_host(three: Three, tmp_path: Path) -> None:
+    (tmp_path / "sent").mkdir()
+    (tmp_path / "sent" / "write.py").write_text(
+        "import os; os.mkdir('out'); print(os.environ['RANK'] * 2_000_000, file=open('out/rank', 'w'))"
+    )
+    with actorgrid.connect(data_dir=three[2].data_dir, working_dir=tmp_path / "sent") as client:
+        job_id = client.run([sys.executable, "write.py"], check=True, outputs=["out"], **SPREAD).job_id
+    for rank in range(3):
+        (path,) = three[0].client().fetch(job_id, "out/rank", tmp_path / str(rank), rank=rank)
+        assert path.read_text() == str(rank) * 2_000_000 + "\n"
+
+
 def test_members_on_hosts_of_their_own_meet_at_rank_0(three: Three) -> None:
     client = three[1].client()
     job_id = client.submit_job(command=[sys.executable, "-c", MEET], **SPREAD)["job_id"]

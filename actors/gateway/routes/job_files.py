@@ -8,6 +8,7 @@ from contextlib import suppress
 from typing import Any, cast
 
 from aiohttp import web
+from pydantic import Field
 
 from actorgrid.actors.cluster.messages import GetJob
 from actorgrid.actors.gateway.attempt_files import OUTPUT_BYTES, AttemptFiles, files_of
@@ -33,7 +34,8 @@ from actorgrid.errors import (
     error_from_dict,
 )
 from actorgrid.job_outcome import decided_by
-from actorgrid.models import JobState
+from actorgrid.models import AnswerBody, JobState, RequestBody
+from actorgrid.output_paths import OUTPUT_PATH_BYTES_MAX
 
 ROUTES = RouteTable(Route)
 
@@ -206,6 +208,134 @@ async def _refreshed(call: RequestContext, job: JobRecord) -> JobRecord:
         return await _job(call)
     except ActorError:
         return job
+
+
+class OutputsQuery(RequestBody):
+    """Of which attempt, and from where on."""
+
+    attempt: int | None = Field(default=None, ge=1, le=2**31, description="its number; without it, the latest")
+    rank: int = Field(default=0, ge=0, le=255, description="of a gang: which member")
+    behind: str = Field(default="", max_length=OUTPUT_PATH_BYTES_MAX, description="the path to go on behind")
+
+
+class OutputQuery(OutputsQuery):
+    """Which file."""
+
+    path: str = Field(min_length=1, max_length=OUTPUT_PATH_BYTES_MAX, description="its path, as it is listed")
+    offset: int = Field(default=0, ge=0, le=2**62, description="bytes to leave out at the start")
+
+
+class OutputFile(AnswerBody):
+    """A file that was kept."""
+
+    path: str
+    size_bytes: int
+    modified_at: float
+    executable: bool
+
+
+class OutputsAnswer(AnswerBody):
+    """A page of what was kept, by path. *missing*: what was named and not there; *problem*: why it is not whole."""
+
+    job_id: str
+    attempt: int | None
+    files: list[OutputFile]
+    missing: list[str]
+    problem: str
+    next: str | None
+
+
+async def _outputs_of(call: RequestContext, query: OutputsQuery) -> tuple[JobRecord, AttemptRecord]:
+    """The job and the attempt whose outputs are meant. Raises NotFound, WrongState."""
+    job = await _job(call)
+    attempt = _pick(job, query.attempt, query.rank)
+    if not job.get("outputs"):
+        raise NotFound(
+            f"job {job['job_id']} was not asked to keep outputs",
+            asked=job["job_id"],
+            hint="run --out DIR keeps one; its stdout and stderr are there with actorgrid logs",
+        )
+    if attempt is None or attempt.get("ended_at") is None:
+        raise WrongState(
+            f"job {job['job_id']} has no outputs yet",
+            asked=f"attempt {query.attempt or 'the latest'}",
+            found=f"it is {job['state']}",
+            hint="they are kept when an attempt ends",
+        )
+    return job, attempt
+
+
+@ROUTES.add(
+    "GET",
+    "/api/jobs/{job_id}/files",
+    OutputsAnswer,
+    "jobs",
+    query=OutputsQuery,
+    errors=(UnknownJob, NotFound, WrongState, ResultGone),
+)
+async def get_outputs(call: RequestContext) -> Any:
+    """The files that were kept when an attempt ended, by path, a page at a time."""
+    query = call.query_as(OutputsQuery)
+    job, attempt = await _outputs_of(call, query)
+    page = await files_of(call, attempt).outputs(query.behind)
+    if not page.kept:
+        raise _outputs_gone(job)
+    return {
+        "job_id": job["job_id"],
+        "attempt": attempt["number"],
+        "files": [each._asdict() for each in page.entries],
+        "missing": page.missing,
+        "problem": page.problem,
+        "next": page.behind or None,
+    }
+
+
+@ROUTES.add(
+    "GET",
+    "/api/jobs/{job_id}/file",
+    "application/octet-stream",
+    "jobs",
+    query=OutputQuery,
+    errors=(UnknownJob, NotFound, WrongState, ResultGone),
+)
+async def get_output(call: RequestContext) -> Any:
+    """One of these files."""
+    query = call.query_as(OutputQuery)
+    job, attempt = await _outputs_of(call, query)
+    files = files_of(call, attempt)
+    first = await files.output_file(query.path, query.offset)
+    if first is None:
+        page = await files.outputs("")
+        if not page.kept:
+            raise _outputs_gone(job)
+        raise NotFound(
+            "no such file was kept",
+            asked=query.path,
+            found=", ".join(each.path for each in page.entries[:10]) or "none were",
+            hint=f"actorgrid get {job['job_id'][:8]} --list",
+        )
+    size = max(0, first.size - query.offset)
+    pieces = _output_pieces(files, query, first)
+    return await send_bytes(call.http, pieces, {"Content-Length": str(size)})
+
+
+async def _output_pieces(files: AttemptFiles, query: OutputQuery, piece: Piece | None) -> AsyncGenerator[bytes]:
+    offset, end = query.offset, piece.size if piece is not None else 0
+    while piece is not None and piece.data:
+        data = piece.data[: end - offset]
+        yield data
+        offset += len(data)
+        if offset >= end:
+            return
+        piece = await files.output_file(query.path, offset)
+
+
+def _outputs_gone(job: JobRecord) -> ResultGone:
+    return ResultGone(
+        f"the outputs of {job['job_id']} are not kept any more",
+        asked=job["job_id"],
+        hint="work.outputs_bytes_max and work.keep_finished_jobs say how much is; fetch soon: run --out, actorgrid get",
+    )
 
 
 @ROUTES.add(

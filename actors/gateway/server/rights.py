@@ -42,6 +42,8 @@ WORK_MAY = frozenset(
         ("GET", "/api/jobs/{job_id}/why"),
         ("GET", "/api/jobs/{job_id}/logs"),
         ("GET", "/api/jobs/{job_id}/result"),
+        ("GET", "/api/jobs/{job_id}/files"),
+        ("GET", "/api/jobs/{job_id}/file"),
         ("POST", "/api/sessions"),
         ("GET", "/api/leases"),
         ("GET", "/api/leases/{lease_id}"),
