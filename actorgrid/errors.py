@@ -117,6 +117,7 @@
     - UnpicklableResult
     - PythonMismatch
     - EnvironmentFailed
+    - ContainerFailed
     - DependencyFailed
     - OutsideTask
 
@@ -758,6 +759,10 @@ class PythonMismatch(TaskError):
 
 class EnvironmentFailed(TaskError):
     """A Python environment that work asked for cannot be built on its host, or does not start there."""
+
+
+class ContainerFailed(TaskError):
+    """A command's container cannot be run on its host: no runtime, no image, a mount that is refused."""
 
 
 class DependencyFailed(TaskError):

@@ -25,6 +25,7 @@ from pydantic import (
 )
 
 from actorgrid.amounts import unclear_memory
+from actorgrid.container_models import ContainerRequest
 from actorgrid.output_paths import OUTPUT_PATH_BYTES_MAX, OUTPUTS_MAX, checked
 from actorgrid.sizes import (
     ANNOTATION_BYTES_MAX,
@@ -35,6 +36,7 @@ from actorgrid.sizes import (
     WHOLE_MAX,
 )
 
+_SHA256 = r"^[0-9a-f]{64}$"
 _SIZE = re.compile(r"^\s*(\d+(?:\.\d+)?)\s*([kmgtp]?)(i?)b?\s*$", re.IGNORECASE)
 _POWERS = {"": 0, "k": 1, "m": 2, "g": 3, "t": 4, "p": 5}
 
@@ -63,9 +65,6 @@ def parse_memory(value: object) -> object:
     if unclear:
         raise ValueError(unclear)
     return parse_bytes(value)
-
-
-"""Of one job: how many, and how long names and values are together. The ledger takes no more."""
 
 
 def _short_notes(notes: dict[str, str]) -> dict[str, str]:
@@ -319,14 +318,11 @@ class TaskRequest(Resources):
     )
     working_dir: str | None = Field(
         default=None,
-        pattern=r"^[0-9a-f]{64}$",
+        pattern=_SHA256,
         description="SHA-256 of an archive that was sent to /api/working-dirs: it runs in what that holds",
     )
-    environment: str | None = Field(
-        default=None,
-        pattern=r"^[0-9a-f]{64}$",
-        description="digest that /api/environments gave: it runs in that Python environment",
-    )
+    environment: str | None = Field(default=None, pattern=_SHA256, description="as /api/environments gave it")
+    container: ContainerRequest | None = Field(default=None, description="for kind=command: run it in there")
     outputs: list[OutputPath] = Field(
         default_factory=list,
         max_length=OUTPUTS_MAX,
@@ -349,6 +345,8 @@ class TaskRequest(Resources):
             raise ValueError("deadline and deadline_s say the same thing twice: give one of them")
         if self.working_dir is not None and (self.cwd is not None or (self.kind == "function" and self.stdin)):
             raise ValueError("a job with a working directory has no cwd, and a function no standard input beside it")
+        if self.container is not None and (self.kind != "command" or self.environment is not None):
+            raise ValueError("a container is for commands, and brings its own Python: no function, no environment")
         if self.kind == "command" and any("\0" in part for part in self.command):
             raise ValueError("a command holds a NUL byte")
         return self

@@ -277,6 +277,14 @@ class WorkSection(Section):
         ge=1,
         le=100_000,
     )
+    containers: Literal["auto", "apptainer", "podman", "docker", "off"] = setting(
+        "auto",
+        "what runs the containers of commands: the first of them that is there, that one alone, or none",
+        live=True,
+    )
+    container_mounts: list[str] = setting(
+        ["/"], "below which folders of this host commands may have something mounted into their containers", live=True
+    )
     outputs_bytes_max: ByteCount = setting(
         64 * 2**30,
         "kept of what jobs named as their outputs, of one attempt and of all on this host; the oldest go",

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 from actorgrid.amounts import unclear_memory
+from actorgrid.container_words import RUNTIMES
 
 from . import candidates
 from .printing import say
@@ -174,6 +175,13 @@ _OPTIONS = [
         metavar="PATH",
         help="Keep this file or folder of the job's directory when it ends, and have it here; may be repeated.",
     ),
+    click.option("--container", metavar="IMAGE", help="Run it in a container: Apptainer, Podman or Docker."),
+    click.option(
+        "--mount", "mounts", multiple=True, metavar="PATH[:IN][:ro]", help="Of the container: a path of the host."
+    ),
+    click.option(
+        "--container-runtime", type=click.Choice(RUNTIMES), help="Of the container: with this; else the first there is."
+    ),
     click.option(
         "-r",
         "--requirements",
@@ -228,7 +236,10 @@ def request(call: CommandContext, command: list[str], stdin: bytes | None = None
                 raise click.UsageError(f"{name} without --gpus: say how much of a GPU, as in --gpus 0.25 or --gpus 1")
     if options["spread"] and options["gang"] == 1:
         raise click.UsageError("--spread is about the members of a gang: say how many with --gang N")
-    options["env"] = _environment(call, options["env"], options.pop("env_from_me"))
+    env_from_me = options.pop("env_from_me")
+    if options["container"] is not None and env_from_me is None:
+        env_from_me = False  # its image has a PATH and a Python of its own
+    options["env"] = _environment(call, options["env"], env_from_me)
     options["depends_on"] = [find_job(call.http, text)["job_id"] for text in options.pop("after")]
     options["preemptible"] = not options.pop("no_preempt")
     environment = python_environment(options)

@@ -46,6 +46,9 @@ class _Words(TypedDict, total=False):
     balancing: str | None
     affinity: str
     outputs: Sequence[str]
+    container: str | None
+    mounts: Sequence[str]
+    container_runtime: str | None
 
 
 class TaskWords(_Words, total=False):

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from actorgrid.amounts import unclear_memory
 from actorgrid.balancing.targets import MAX_KEY_CHARS, balancing_policy
 from actorgrid.configs.balancing_policy import BalancingPolicy
+from actorgrid.container_words import is_container, mount_of
 from actorgrid.errors import BadRequest
 from actorgrid.output_paths import OUTPUTS_MAX, inside
 from actorgrid.python_environment import VARIABLE as ENVIRONMENT_VARIABLE
@@ -29,6 +30,7 @@ MAX_CHECKED_OPTIONS = 256
 _IN_BODY = {"gpu_memory": "gpu_memory_bytes", "memory": "memory_bytes", "timeout": "max_execution_time_s"}
 """What the body calls by another name: it has units in its names."""
 _NOT_IN_BODY = ("durable", "shape", "balancing", "affinity", "environment", "python")
+_OF_CONTAINER = ("container", "mounts", "container_runtime")
 
 
 def _body(asked: Mapping[str, Any]) -> dict[str, Any]:
@@ -38,7 +40,7 @@ def _body(asked: Mapping[str, Any]) -> dict[str, Any]:
     """
     body: dict[str, Any] = {}
     for name, value in asked.items():
-        if name in _NOT_IN_BODY or value is None or value == getattr(DEFAULTS, name):
+        if name in _NOT_IN_BODY or name in _OF_CONTAINER or value is None or value == getattr(DEFAULTS, name):
             continue
         if isinstance(value, Mapping):
             value = dict(value)
@@ -117,6 +119,8 @@ class TaskOptions:
       with it, ``balancing`` is ``affinity_aware`` unless said
     * ``outputs``: files and folders, relative to its directory, that a job's host keeps when it ends
       (``client.fetch``); jobs only
+    * ``container``: the image of a container that a command runs in, ``mounts``: ``"/data:/data:ro"``,
+      ``container_runtime``: ``apptainer``, ``podman`` or ``docker``; ``run`` only (docs/containers.md)
     * ``depends_on``: jobs (or their ids) that must succeed first; durable only
     """
 
@@ -145,6 +149,9 @@ class TaskOptions:
     balancing: str | None = None
     affinity: str = ""
     outputs: Sequence[str] = ()
+    container: str | None = None
+    mounts: Sequence[str] = ()
+    container_runtime: str | None = None
     shape: WorkerShape = field(init=False, compare=False, repr=False)
     environment: Environment | None = field(init=False, compare=False, repr=False, default=None)
 
@@ -172,6 +179,8 @@ class TaskOptions:
             )
         if self.outputs:
             self._check_outputs()
+        if self.container is not None or self.mounts or self.container_runtime is not None:
+            self._check_container()
         if not 1 <= self.gang <= 256 or (self.spread and self.gang == 1):
             raise BadRequest("a gang has 2 to 256 members", asked=f"gang={self.gang}", hint="spread= is for gangs only")
         if self.balancing is not None or self.affinity:
@@ -216,6 +225,24 @@ class TaskOptions:
             object.__setattr__(self, "balancing", BalancingPolicy.AFFINITY_AWARE.value)
         balancing_policy(str(self.balancing))
 
+    def _check_container(self) -> None:
+        if self.container is None:
+            raise BadRequest("mounts and container_runtime are of a container", hint="say container='IMAGE' as well")
+        if not is_container(self._container()):
+            raise BadRequest(
+                "that is no container",
+                asked=f"container={self.container!r}, mounts={list(self.mounts)!r}"[:200],
+                hint="container='docker.io/library/python:3.12', mounts=['/data:/data:ro'], container_runtime='podman'",
+            )
+
+    def _container(self) -> dict[str, Any]:
+        wish: dict[str, Any] = {"image": self.container}
+        if self.container_runtime is not None:
+            wish["runtime"] = self.container_runtime
+        if self.mounts:
+            wish["mounts"] = [mount_of(text) for text in self.mounts]
+        return wish
+
     def _check_outputs(self) -> None:
         if not self.durable:
             raise BadRequest(
@@ -258,6 +285,7 @@ class TaskOptions:
             "task_id": uuid.uuid4().hex,
             "user_id": user_name(),
             **_body({**asked, "depends_on": tuple(dict.fromkeys([*inputs, *after]))}),
+            **({} if self.container is None else {"container": self._container()}),
             **work,
             "name": str(self.name or work.get("name", ""))[:JOB_NAME_MAX],
         }

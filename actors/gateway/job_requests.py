@@ -5,8 +5,10 @@ from __future__ import annotations
 import os
 import platform
 import re
-from typing import cast
+from typing import Any, cast
 
+from actorgrid.container_models import ContainerRequest
+from actorgrid.container_words import is_container
 from actorgrid.demand import Demand
 from actorgrid.errors import MalformedBody, PythonMismatch
 from actorgrid.models import Resources, TaskRequest
@@ -98,9 +100,24 @@ def job_record(
         "preemptible": request.preemptible,
         "grace_s": request.grace_s if request.grace_s is not None else kill_grace_s,
         "submitted_at": now,
-        **{each: value for each in JOB_FIELDS_SINCE if (value := getattr(request, each))},
+        **{each: value for each in JOB_FIELDS_SINCE if each != "container" and (value := getattr(request, each))},
+        **({} if request.container is None else {"container": _container(request.container)}),
     }
     return cast("JobRecord", record)
+
+
+def _container(asked: ContainerRequest) -> dict[str, Any]:
+    """The container as the ledger has it. Raises MalformedBody."""
+    wish = asked.model_dump(exclude_defaults=True)
+    if asked.mounts:
+        wish["mounts"] = [mount.model_dump() for mount in asked.mounts]
+    if not is_container(wish):
+        raise MalformedBody(
+            "container: an image is a name without spaces, mounts are absolute paths without ',' and ':'",
+            asked=str(wish)[:200],
+            field="container",
+        )
+    return wish
 
 
 def _env(request: TaskRequest) -> dict[str, str]:

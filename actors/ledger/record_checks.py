@@ -12,6 +12,7 @@ from actorgrid.actors.ledger.record_types import (
     ResourcesRecord,
 )
 from actorgrid.actors.ledger.trust_records import BundleRecord
+from actorgrid.container_words import is_container
 from actorgrid.digests import is_digest
 from actorgrid.output_paths import is_outputs
 from actorgrid.sizes import ANNOTATION_BYTES_MAX, ANNOTATIONS_MAX
@@ -118,8 +119,9 @@ _JOB_MAY: dict[str, Check] = {
     "annotations": _is_annotations,
     "environment": is_digest,
     "outputs": is_outputs,
+    "container": is_container,
 }
-JOB_FIELDS_SINCE: dict[str, int] = {"annotations": 3, "environment": 7, "outputs": 7}
+JOB_FIELDS_SINCE: dict[str, int] = {"annotations": 3, "environment": 7, "outputs": 7, "container": 7}
 """The version that a field of ``_JOB_MAY`` came with, where that is not 1: a command with such a job carries it. A
 record has it only where it was given. In entries of a lower version it is kept as it is, as the hosts of then did, and
 may be anything."""

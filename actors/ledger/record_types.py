@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from typing import Any, NotRequired, TypedDict, cast
 
+from actorgrid.container_words import ContainerWish
 from actorgrid.errors import ErrorRecord
 
 from .reachability import UnreachableRecord
@@ -237,6 +238,8 @@ class JobRecord(TypedDict):
     """SHA-256 of the spec of its Python environment, in hex."""
     outputs: NotRequired[list[str]]
     """The paths that are kept when an attempt ends, relative to its directory."""
+    container: NotRequired[ContainerWish]
+    """The container that its command runs in."""
     taken: NotRequired[int]
     """The attempt whose late success is the job's."""
 

@@ -15,7 +15,8 @@ from actorgrid.actors.ledger.records import isolation_of
 from actorgrid.supervisors.server import Server
 
 from .attempt_dir import AttemptDir
-from .environment import device_variables, work_environment
+from .containers import name_of
+from .environment import by_vendor, device_variables, work_environment
 from .gang_environment import launcher_variables, rank_variables
 from .python_environment_spec import asked_of, enter_environment, environment_of_job, environments_in
 from .shim_link import SPEC_VERSION
@@ -86,6 +87,15 @@ def attempt_spec(
         folder = AttemptDir(paths.attempts_dir, attempt_id)
         kept = {"paths": list(job["outputs"]), "bytes_max": settings.work.outputs_bytes_max}
         spec["outputs"] = {**kept, "folder": str(folder.outputs), "own_cwd": str(folder.own_cwd)}
+    if "container" in job:
+        spec["container"] = {
+            "wish": job["container"],
+            "allowed": settings.work.containers,
+            "mounts": list(settings.work.container_mounts),
+            "name": name_of(host_tag, attempt_id),
+            "folder": str(paths.attempts_dir / attempt_id),
+            "gpus": by_vendor(devices, allocation["gpu_uuids"]),
+        }
     environment = environment_of_job(job)
     if environment:
         spec["environment"] = asked_of(environment, paths, settings)

@@ -77,6 +77,15 @@ def _on_the_bus(devices: Iterable[DeviceRecord], vendor: str) -> list[DeviceReco
     return sorted(own, key=lambda device: (str(device.get("pcie_bus_id") or ""), int(device["index"])))
 
 
+def by_vendor(host_devices: Iterable[DeviceRecord], granted: Iterable[str]) -> dict[str, list[str]]:
+    """The granted UUIDs of devices that are there, by vendor: simulated and declared ones cannot be handed on."""
+    wanted, found = set(granted), dict[str, list[str]]()
+    for device in host_devices:
+        if device["uuid"] in wanted and device.get("source") == "probed":
+            found.setdefault(str(device["vendor"]), []).append(str(device["uuid"]))
+    return found
+
+
 def work_environment(
     agent: Mapping[str, str],
     user: Mapping[str, str],

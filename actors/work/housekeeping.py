@@ -14,6 +14,7 @@ from actorgrid.supervisors.server import Server
 
 from ..ledger.attempt_ids import job_of
 from .attempt_dir import AttemptDir, is_id
+from .containers import REMOVE_S, begin_removal
 from .containment import RECORD, end_left, read_record, remove_record, unrecorded
 from .groups import groups_of
 from .process_tree import find_marked
@@ -37,11 +38,17 @@ async def end_marked(server: Server, host_tag: str, directory: AttemptDir) -> No
         found = end_left(read_record(directory.path) or unrecorded(host_tag, directory.attempt_id))
         if not found:
             remove_record(directory.path)
-            return
+            break
         if server.runtime.monotonic() > say_at_s:
             name = directory.attempt_id
             server.log.error("processes %s of %s do not die; what they hold stays allocated", found, name)
             say_at_s += SAY_AGAIN_S
+        await server.sleep(LOOK_AGAIN_S)
+    removal = begin_removal(directory.read_spec() or {})
+    until = server.runtime.monotonic() + REMOVE_S
+    while removal is not None and removal.poll() is None:
+        if server.runtime.monotonic() >= until:
+            removal.kill()
         await server.sleep(LOOK_AGAIN_S)
 
 

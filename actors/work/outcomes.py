@@ -5,11 +5,24 @@ from __future__ import annotations
 from typing import Any
 
 from actorgrid.endings import for_want_of_memory, how_it_ended, last_lines
-from actorgrid.errors import ActorGridError, MemoryLimitExceeded, TaskCancelled, TaskFailed, TaskTimedOut, WorkerLost
+from actorgrid.errors import (
+    ActorGridError,
+    ContainerFailed,
+    EnvironmentFailed,
+    MemoryLimitExceeded,
+    TaskCancelled,
+    TaskFailed,
+    TaskTimedOut,
+    WorkerLost,
+)
 from actorgrid.transports.task_frames import JobResult
+
+from .container_endings import failure_of_runtime
 
 RETRY_MAX_S = 60.0
 STDERR_TAIL_BYTES = 2048
+MAKE_ENVIRONMENT, START_CONTAINER = "make the Python environment", "start the container"
+"""What the child of a shim says that it cannot do, where that has an error of its own."""
 PREEMPTED, GANG, SUPERSEDED = "preempted", "gang", "superseded"
 """Why an attempt is told to end: another is to have its room; another member of its gang has not succeeded; an earlier
 attempt had done the work, and its host is back."""
@@ -169,6 +182,9 @@ def _judge_exit(
             return ("timed_out" if isinstance(result.error, TaskTimedOut) else "failed"), True, result.error
     elif spec["kind"] == "command" and code == 0:
         return "succeeded", True, None
+    of_container = failure_of_runtime(spec, code, stderr_tail.decode("utf-8", "replace")) if number is None else None
+    if of_container is not None:
+        return "failed", True, of_container
     what = "the worker" if spec["kind"] == "function" else "the command"
     scarce = for_want_of_memory(int(status.get("oom_kills") or 0))
     how = f"was {how_it_ended(None, number)}{scarce}" if number is not None else f"left with status {code}"
@@ -185,7 +201,10 @@ def _judge_exit(
     return "failed", True, error
 
 
-def _not_started(spec: dict[str, Any], why: str) -> TaskFailed:
+def _not_started(spec: dict[str, Any], why: str) -> ActorGridError:
+    for step, kind in ((MAKE_ENVIRONMENT, EnvironmentFailed), (START_CONTAINER, ContainerFailed)):
+        if why.startswith(f"cannot {step}: "):
+            return kind(why, asked=spec["id"], hint=f"actorgrid logs {spec['job_id']}")
     if why.startswith("cannot enter"):
         hint = "give a cwd that exists on the host"
     elif why.startswith("cannot run"):

@@ -45,6 +45,7 @@ from actorgrid.transports.frames import encode_frame
 
 from .attempt_dir import AttemptDir
 from .collected_outputs import Collected, collect
+from .containers import remove_container
 from .containment import (
     Containment,
     Enclosure,
@@ -242,7 +243,7 @@ class Shim:
                 self._is_heard_out = True
                 break
             said += piece
-        self._error += said.removesuffix(LONG_STEP).decode("utf-8", "replace")
+        self._error += said.replace(LONG_STEP, b"").decode("utf-8", "replace")
         os.set_blocking(self._faults, False)
 
     def _own_child(self) -> ShimChild:
@@ -417,6 +418,8 @@ class Shim:
 
     def _finish(self) -> None:
         self._drain()
+        if self._kill_at < float("inf"):
+            remove_container(self._spec)  # what was to end with its client, and is not one of its processes
         for stream in self._streams:
             stream.close()
         if self._group is not None:

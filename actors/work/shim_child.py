@@ -13,10 +13,12 @@ from setproctitle import setproctitle
 
 from actorgrid.errors import ActorGridError
 
+from .containers import in_container
 from .groups import FreezerGroup, KillGroup
 from .guard import SharedDeadline
 from .limits import limit_process
 from .linux import MARK_HOST, boot_seconds, close_all_but, die_with_parent, mark
+from .outcomes import MAKE_ENVIRONMENT, START_CONTAINER
 from .python_environment_spec import prepare_environment
 from .worker_process import WorkerDeadline
 from .working_dir_spec import unpack_working_dir
@@ -74,7 +76,7 @@ class ShimChild(NamedTuple):
             os.umask(0o022)
             if spec.get("environment") and spec["kind"] != "functions":
                 os.write(ends.fault, LONG_STEP)
-                step = "make the Python environment"
+                step = MAKE_ENVIRONMENT
                 prepare_environment(spec, _say)
             if spec.get("working_dir"):
                 os.write(ends.fault, LONG_STEP)
@@ -84,6 +86,9 @@ class ShimChild(NamedTuple):
             os.chdir(spec["cwd"])
             if self._is_over():
                 os._exit(EXIT_NOT_STARTED)  # the shim looks at the clock before it looks at us
+            if spec.get("container"):
+                step = START_CONTAINER
+                spec["command"] = in_container(spec)
             if spec["kind"] == "command":
                 step = f"run {spec['command'][0]}"
                 os.execvpe(spec["command"][0], spec["command"], spec["env"])  # nosec B606 - the job itself

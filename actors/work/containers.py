@@ -1,0 +1,207 @@
+"""A command in a container: which runtime a host has, how it is started, and how it is ended when its client is gone.
+
+The container sees the directory that the command runs in, and its own attempt's folder, by their paths on the host; the
+network, and the granted GPUs, are the host's. Nothing of the agent's is mounted. Who runs it is the work's own process,
+so a container of podman or apptainer is contained as the work is; docker's is a child of its daemon, and is removed by
+its name.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import shutil
+import subprocess  # nosec B404 - removes a container by its name
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+from actorgrid.container_words import RUNTIMES, Mount
+from actorgrid.errors import ContainerFailed
+
+OFF = "off"
+REMOVE_S = 20.0
+_HOSTS_OWN = frozenset({"PATH", "HOME", "USER", "LOGNAME", "SHELL", "TMPDIR", "LD_LIBRARY_PATH", "PYTHONHOME"})
+"""Variables that mean something on the host only; the image has its own."""
+_OF_HOST = ("LC_", "CONTAINERS_", "DOCKER_", "APPTAINER", "SINGULARITY")
+
+
+class ContainerRuntime(NamedTuple):
+    """A container runtime of this host."""
+
+    name: str
+    path: str
+
+
+def find_runtime(wanted: str, allowed: str, search: str) -> ContainerRuntime:
+    """The runtime that is to run a container: the *wanted* one, else the first that is there.
+
+    *allowed*: the setting: ``auto``, one of them, or ``off``. Raises ContainerFailed.
+    """
+    if allowed == OFF:
+        raise ContainerFailed(
+            "this host runs no containers", found="work.containers is off", hint="run the command without --container"
+        )
+    names = [wanted] if wanted else list(RUNTIMES)
+    if allowed != "auto":
+        names = [name for name in names if name == allowed]
+    for name in names:
+        path = shutil.which(name, path=search)
+        if path is not None:
+            return ContainerRuntime(name, path)
+    raise ContainerFailed(
+        "this host has no container runtime that may be used",
+        asked=wanted or "any",
+        found=f"none of {', '.join(names) or allowed} is on the PATH"
+        + ("" if allowed == "auto" else f"; work.containers allows {allowed} alone"),
+        hint="install apptainer or podman there (no root needed to run them), or say which: --container-runtime",
+    )
+
+
+def check_mounts(mounts: Iterable[Mount], allowed: Sequence[str]) -> None:
+    """Raises ContainerFailed for a mount whose source is not there, or is not below one of the *allowed* folders."""
+    for mount in mounts:
+        source = os.path.realpath(mount["source"])
+        if not any(folder == "/" or source == folder or source.startswith(f"{folder}/") for folder in allowed):
+            raise ContainerFailed(
+                "that path of the host may not be mounted",
+                asked=mount["source"],
+                found=f"work.container_mounts allows {', '.join(allowed) or 'none'}",
+                hint="an administrator of the host sets it; a directory that is sent along needs no mount",
+            )
+        if not os.path.exists(source):
+            raise ContainerFailed(
+                "a path that is to be mounted is not on this host",
+                asked=mount["source"],
+                hint="mount what every host has, or send a directory along: --working-dir",
+            )
+
+
+def name_of(tag: str, attempt_id: str) -> str:
+    """The name of an attempt's container, by which it is found again; *tag*: of the host's data directory."""
+    return f"actorgrid-{hashlib.sha256(f'{tag}/{attempt_id}'.encode()).hexdigest()[:24]}"
+
+
+def container_command(
+    runtime: ContainerRuntime,
+    wish: Mapping[str, Any],
+    spec: Mapping[str, Any],
+    name: str,
+    gpus: Mapping[str, Sequence[str]],
+) -> list[str]:
+    """The command that runs the command of *spec* in the container of that *name*.
+
+    *gpus*: the granted devices by vendor: UUIDs of NVIDIA's; any of AMD's and Intel's bring all of the host's in, and
+    the variables of the grant choose among them.
+    """
+    env = spec["env"]
+    inside = variables_inside(env)
+    own = spec["container"]["folder"]
+    mounts: list[Mount] = [{"source": own, "target": own, "read_only": True}]
+    mounts += [{"source": spec["cwd"], "target": spec["cwd"], "read_only": False}]
+    mounts = list({mount["target"]: mount for mount in [*mounts, *wish.get("mounts", ())]}.values())
+    if runtime.name == "apptainer":
+        return [runtime.path, *_apptainer(wish, spec, mounts, gpus), *spec["command"]]
+    return [runtime.path, *_docker(runtime.name, wish, spec, mounts, inside, name, gpus), *spec["command"]]
+
+
+def _docker(
+    runtime: str,
+    wish: Mapping[str, Any],
+    spec: Mapping[str, Any],
+    mounts: Iterable[Mount],
+    inside: Iterable[str],
+    name: str,
+    gpus: Mapping[str, Sequence[str]],
+) -> list[str]:
+    words = ["run", "--rm", "--name", name, "--network", "host", "--workdir", spec["cwd"]]
+    words += ["--interactive"] if spec.get("stdin") else []
+    words += ["--memory", str(spec["memory_bytes"])] if spec.get("memory_bytes") else []
+    if runtime == "docker":
+        words += ["--user", f"{os.getuid()}:{os.getgid()}"]  # what it writes is the work's, not root's
+    for mount in mounts:
+        mode = "readonly" if mount["read_only"] else ""
+        parts = ("type=bind", f"source={mount['source']}", f"target={mount['target']}", mode)
+        words += ["--mount", ",".join(part for part in parts if part)]
+    for variable in inside:
+        words += ["--env", variable]  # its value from the environment of the runtime: not for everybody to read
+    nvidia = list(gpus.get("nvidia", ()))
+    if nvidia and runtime == "docker":
+        words += ["--gpus", f'"device={",".join(nvidia)}"']
+    elif nvidia:
+        words += [word for uuid in nvidia for word in ("--device", f"nvidia.com/gpu={uuid}")]
+    if gpus.get("amd"):
+        words += ["--device", "/dev/kfd"]
+    if gpus.get("amd") or gpus.get("intel"):
+        words += ["--device", "/dev/dri"]
+    return [*words, "--", wish["image"]] if runtime == "podman" else [*words, wish["image"]]
+
+
+def _apptainer(
+    wish: Mapping[str, Any],
+    spec: Mapping[str, Any],
+    mounts: Iterable[Mount],
+    gpus: Mapping[str, Sequence[str]],
+) -> list[str]:
+    words = ["exec", "--cleanenv", "--no-home", "--pwd", spec["cwd"]]
+    words += ["--nv"] if gpus.get("nvidia") else []
+    words += ["--rocm"] if gpus.get("amd") else []
+    for mount in mounts:
+        words += ["--bind", f"{mount['source']}:{mount['target']}:{'ro' if mount['read_only'] else 'rw'}"]
+    image = str(wish["image"])
+    is_local = image.startswith(("/", ".")) or image.endswith((".sif", ".img")) or "://" in image
+    return [*words, image if is_local else f"docker://{image}"]
+
+
+def apptainer_variables(env: Mapping[str, str], inside: Iterable[str]) -> dict[str, str]:
+    """How variables are told to a container of apptainer without being among its arguments."""
+    return {f"APPTAINERENV_{name}": env[name] for name in inside}
+
+
+def variables_inside(env: Mapping[str, str]) -> list[str]:
+    """The names of the variables that a container is given."""
+    return [each for each in sorted(env) if each not in _HOSTS_OWN and not each.startswith(_OF_HOST)]
+
+
+def in_container(spec: dict[str, Any]) -> list[str]:
+    """The command of a spec that asks for a container, with its variables made ready. Raises ContainerFailed."""
+    wish, host = spec["container"]["wish"], spec["container"]
+    runtime = find_runtime(wish.get("runtime", ""), host["allowed"], spec["env"].get("PATH", os.defpath))
+    check_mounts(wish.get("mounts", ()), host["mounts"])
+    if runtime.name == "apptainer":
+        spec["env"] |= apptainer_variables(spec["env"], variables_inside(spec["env"]))
+    return container_command(runtime, wish, spec, host["name"], host["gpus"])
+
+
+def begin_removal(spec: Mapping[str, Any]) -> subprocess.Popen[bytes] | None:
+    """Begin to end and remove the container of a spec: of docker it would live on, of podman its name would.
+
+    ``None`` where it has none that could be left.
+    """
+    host = spec.get("container")
+    if not host:
+        return None
+    try:
+        runtime = find_runtime(host["wish"].get("runtime", ""), host["allowed"], spec["env"].get("PATH", os.defpath))
+        if runtime.name == "apptainer":
+            return None  # it is one of the work's own processes
+        return subprocess.Popen(  # nosec B603 - a fixed command line
+            [runtime.path, "rm", "--force", host["name"]],
+            env=dict(spec["env"]),
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            cwd="/",
+        )
+    except (OSError, ContainerFailed):
+        return None
+
+
+def remove_container(spec: Mapping[str, Any]) -> None:
+    """End and remove the container of a spec; returns when that is done, or takes too long."""
+    removal = begin_removal(spec)
+    if removal is not None:
+        try:
+            removal.wait(REMOVE_S)
+        except subprocess.TimeoutExpired:
+            removal.kill()
+            removal.wait()

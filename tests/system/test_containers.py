@@ -1,0 +1,126 @@
+"""Commands run in containers of a real Podman, where this machine can run one; nothing of them is left."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import tarfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import psutil
+import pytest
+
+import actorgrid
+from actorgrid.errors import ContainerFailed
+from tests.processes import until
+from tests.system.agent import Agent
+
+IMAGE = "localhost/actorgrid-tests:1"
+LIMITS = '[containers]\ndefault_ulimits = ["nofile=1024:1024", "nproc=1024:1024"]\n'
+ENGINES = (LIMITS, LIMITS + '[engine]\nruntime = "runc"\ncgroup_manager = "cgroupfs"\n')
+
+
+def podman(env: dict[str, str], *words: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        ["podman", *words], env={**os.environ, **env}, capture_output=True, text=True, timeout=100, check=False
+    )
+
+
+@pytest.fixture(scope="module")
+def env(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, str]]:
+    """The variables by which Podman finds a store with a small image. Skips where it cannot run it."""
+    busybox = shutil.which("busybox")
+    if shutil.which("podman") is None or busybox is None:
+        pytest.skip("needs podman and a static busybox (Debian: podman crun runc busybox-static)")
+    folder = tmp_path_factory.mktemp("podman")
+    with tarfile.open(folder / "root.tar", "w") as archive:
+        archive.add(busybox, "bin/busybox")
+        for name in ("sh", "cat", "sleep", "env", "id", "pwd", "trap"):
+            link = tarfile.TarInfo(f"bin/{name}")
+            link.type, link.linkname = tarfile.SYMTYPE, "busybox"
+            archive.addfile(link)
+    store = f'[storage]\ndriver = "vfs"\ngraphroot = "{folder}/store"\nrunroot = "{folder}/run"\n'
+    (folder / "storage.conf").write_text(store)
+    found = {
+        "CONTAINERS_CONF": str(folder / "containers.conf"),
+        "CONTAINERS_STORAGE_CONF": str(folder / "storage.conf"),
+    }
+    said = ""
+    for engine in ENGINES:
+        (folder / "containers.conf").write_text(engine)
+        podman(found, "import", str(folder / "root.tar"), IMAGE)
+        tried = podman(found, "run", "--rm", "--network", "host", IMAGE, "sh", "-c", "echo ran")
+        if tried.stdout == "ran\n":
+            break
+        said = tried.stderr.strip()[-300:]
+    else:
+        pytest.skip(f"podman cannot run a container here: {said}")
+    yield found
+    # What was killed leaves its memory mounted, and folders with mounts in them cannot be removed.
+    mounts = [line.split()[1] for line in Path("/proc/self/mounts").read_text().splitlines()]
+    for mount in mounts:
+        if mount.startswith(f"{folder}/"):
+            subprocess.run(["umount", "--lazy", mount], check=False, capture_output=True)
+
+
+def test_a_command_runs_in_a_container_with_its_directory_and_mounts(
+    shared_agent: Agent, env: dict[str, str], tmp_path: Path
+) -> None:
+    (tmp_path / "project").mkdir()
+    (tmp_path / "project" / "text.txt").write_text("was sent")
+    (tmp_path / "data").mkdir()
+    (tmp_path / "data" / "in.txt").write_text("mounted")
+    script = "cat text.txt /in/in.txt; echo $NAME; echo made > made.txt; (echo > /in/no) 2>/dev/null || echo read-only"
+    with actorgrid.connect(data_dir=shared_agent.data_dir, working_dir=tmp_path / "project") as client:
+        ran = client.run(
+            ["sh", "-c", script],
+            container=IMAGE,
+            mounts=[f"{tmp_path}/data:/in:ro"],
+            env={**env, "NAME": "a b"},
+            outputs=["made.txt"],
+            check=True,
+        )
+        assert ran.stdout == b"was sentmounteda b\nread-only\n"
+        assert client.fetch(ran.job_id, to=tmp_path / "back")[0].read_text() == "made\n"
+        assert client.run(["sh", "-c", "exit 7"], container=IMAGE, env=env).exit_code == 7
+        with pytest.raises(ContainerFailed, match="image"):
+            client.run(["true"], container="localhost/no-such-image:1", env=env, check=True)
+        with pytest.raises(ContainerFailed, match="not on this host"):
+            client.run(["true"], container=IMAGE, mounts=[f"{tmp_path}/none"], env=env, check=True)
+        with pytest.raises(ContainerFailed, match="no container runtime"):
+            client.run(["true"], container=IMAGE, container_runtime="apptainer", env={"PATH": "/none"}, check=True)
+    flags = [word for name, value in env.items() for word in ("--env", f"{name}={value}")]
+    done = shared_agent.cli("run", "--container", IMAGE, *flags, "--cwd", str(tmp_path), "--", "pwd")
+    assert done.stdout == f"{tmp_path}\n"
+
+
+def test_nothing_of_a_container_lives_after_its_end(shared_agent: Agent, env: dict[str, str], tmp_path: Path) -> None:
+    client = shared_agent.client()
+    ignores = "trap '' TERM; echo begun; sleep 987"
+
+    def sleeping() -> list[int]:
+        return [each.pid for each in psutil.process_iter(["cmdline"]) if (each.info["cmdline"] or [])[-1:] == ["987"]]
+
+    def begin(**options: object) -> str:
+        job_id = client.submit_job(
+            command=["sh", "-c", ignores], container={"image": IMAGE}, env=env, cwd=str(tmp_path), **options
+        )["job_id"]
+        until(lambda: b"begun" in b"".join(client.logs(job_id)), "it runs", 60)
+        assert sleeping()
+        return str(job_id)
+
+    cancelled = begin()
+    client.cancel(cancelled)
+    assert client.wait(cancelled, 60)["state"] == "cancelled" and not sleeping()
+    killed = begin()
+    titles = {each.pid: " ".join(each.info["cmdline"] or []) for each in psutil.process_iter(["cmdline"])}
+    shims = [pid for pid, title in titles.items() if f"shim {killed}" in title]
+    os.kill(shims[0], signal.SIGKILL)
+    assert client.wait(killed, 60)["state"] in ("failed", "lost")
+    until(lambda: not sleeping(), "what its shim left is ended", 60)
+    left = json.loads(podman(env, "ps", "--format", "json").stdout or "[]")
+    assert left == []

@@ -1,0 +1,171 @@
+"""Commands in containers: which runtime, with which words, and by which error when it cannot be."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from actorgrid.actors.work import containers
+from actorgrid.actors.work.container_endings import failure_of_runtime
+from actorgrid.actors.work.containers import (
+    ContainerRuntime,
+    check_mounts,
+    container_command,
+    find_runtime,
+    in_container,
+)
+from actorgrid.actors.work.environment import by_vendor
+from actorgrid.client.options import options_of
+from actorgrid.container_words import MOUNTS_MAX, is_container, is_image, mount_of
+from actorgrid.errors import BadRequest, ContainerFailed
+
+ENV = {"PATH": "/usr/bin", "HOME": "/root", "CUDA_VISIBLE_DEVICES": "GPU-1", "SECRET": "s3cret", "LC_ALL": "C"}
+WISH: dict[str, Any] = {"image": "docker.io/library/python:3.12", "mounts": [mount_of("/data:/in:ro"), mount_of("/w")]}
+
+
+def spec(**more: Any) -> dict[str, Any]:
+    container = {"wish": WISH, "allowed": "auto", "mounts": ["/"], "name": "n1", "folder": "/a/j.1", "gpus": {}}
+    return {"command": ["python", "x.py"], "env": dict(ENV), "cwd": "/here", "container": container, **more}
+
+
+def words(runtime: str, gpus: dict[str, list[str]], **more: Any) -> list[str]:
+    return container_command(ContainerRuntime(runtime, f"/bin/{runtime}"), WISH, spec(**more), "n1", gpus)
+
+
+def test_podman_gets_devices_by_their_ids_and_variables_by_name_alone() -> None:
+    said = words("podman", {"nvidia": ["GPU-1", "GPU-2"], "amd": ["x"]}, memory_bytes=2**30, stdin="/blob")
+    assert said[:4] == ["/bin/podman", "run", "--rm", "--name"] and said[-4:] == ["--", WISH["image"], "python", "x.py"]
+    text = " ".join(said)
+    assert "--device nvidia.com/gpu=GPU-1 --device nvidia.com/gpu=GPU-2 --device /dev/kfd --device /dev/dri" in text
+    assert f"--memory {2**30}" in text and "--interactive" in said and "--workdir /here" in text
+    assert "type=bind,source=/data,target=/in,readonly" in said and "type=bind,source=/w,target=/w" in said
+    assert "type=bind,source=/here,target=/here" in said and "type=bind,source=/a/j.1,target=/a/j.1,readonly" in said
+    # Who lists processes sees no value; what means something on the host only stays there.
+    assert "s3cret" not in text and "--env SECRET" in text and "--env PATH" not in text and "--env LC_ALL" not in text
+
+
+def test_docker_runs_as_the_works_user_with_the_granted_devices() -> None:
+    said = words("docker", {"nvidia": ["GPU-1"], "intel": ["x"]})
+    assert said[-3:] == [WISH["image"], "python", "x.py"] and f"{os.getuid()}:{os.getgid()}" in said
+    assert said[said.index("--gpus") + 1] == '"device=GPU-1"' and "/dev/dri" in said and "/dev/kfd" not in said
+
+
+def test_apptainer_takes_files_and_names_of_images_and_no_variables_of_the_host() -> None:
+    said = words("apptainer", {"nvidia": ["GPU-1"], "amd": ["x"]})
+    assert said[:2] == ["/bin/apptainer", "exec"] and "--nv" in said and "--rocm" in said and "--cleanenv" in said
+    assert "/data:/in:ro" in said and f"docker://{WISH['image']}" in said
+    file = container_command(ContainerRuntime("apptainer", "a"), {"image": "/images/train.sif"}, spec(), "n1", {})
+    assert "/images/train.sif" in file
+
+
+def test_the_runtime_is_the_one_asked_for_or_the_first_that_is_there(tmp_path: Path) -> None:
+    for name in ("docker", "podman"):
+        (tmp_path / name).write_text("#!/bin/sh\n")
+        (tmp_path / name).chmod(0o755)
+    path = str(tmp_path)
+    assert find_runtime("", "auto", path).name == "podman", "what needs no root comes first"
+    assert find_runtime("docker", "auto", path).name == find_runtime("", "docker", path).name == "docker"
+    for wanted, allowed in (("apptainer", "auto"), ("", "apptainer"), ("podman", "docker"), ("", "off")):
+        with pytest.raises(ContainerFailed):
+            find_runtime(wanted, allowed, path)
+    with pytest.raises(ContainerFailed, match="no container runtime"):
+        find_runtime("", "auto", str(tmp_path / "none"))
+
+
+def test_mounts_are_of_what_is_there_and_allowed(tmp_path: Path) -> None:
+    (tmp_path / "data").mkdir()
+    (tmp_path / "link").symlink_to("/etc")
+    allowed = [str(tmp_path)]
+    wanted = mount_of(f"{tmp_path}/data")
+    assert wanted is not None
+    check_mounts([wanted], allowed)
+    check_mounts([wanted], ["/"])
+    for source, match in (
+        (f"{tmp_path}/none", "not on this host"),
+        (f"{tmp_path}/link", "may not"),
+        ("/etc", "may not"),
+    ):
+        mount = mount_of(source)
+        assert mount is not None
+        with pytest.raises(ContainerFailed, match=match):
+            check_mounts([mount], allowed)
+    with pytest.raises(ContainerFailed, match="may not"):
+        check_mounts([wanted], [])
+
+
+@pytest.mark.parametrize(
+    ("code", "stderr", "match"),
+    [
+        (125, "Error: initializing source docker://x: manifest unknown", "podman cannot run the container: the image"),
+        (125, "docker: Error response from daemon: pull access denied for x.", "docker cannot run the container: the"),
+        (255, "FATAL:   Unable to pull docker://x", "apptainer cannot run"),
+        (125, "Error: crun: cgroups are not there", "podman cannot run the container"),
+        (125, "the command's own words", None),
+        (1, "Error: of the command", None),
+        (None, "Error: x", None),
+    ],
+)
+def test_a_runtime_that_fails_is_told_from_a_command_that_does(code: int, stderr: str, match: str | None) -> None:
+    found = failure_of_runtime(spec(), code, f"pulling\n{stderr}\n")
+    assert (found is None) if match is None else (found is not None and found.message.startswith(match))
+    assert failure_of_runtime({"kind": "command"}, code, stderr) is None
+
+
+def test_wishes_are_checked_where_they_are_made_and_where_they_are_kept() -> None:
+    body = options_of({"container": "a/b:1", "mounts": ["/x:/y:ro"], "container_runtime": "docker"}).job_request()
+    assert body["container"] == {
+        "image": "a/b:1",
+        "runtime": "docker",
+        "mounts": [{"source": "/x", "target": "/y", "read_only": True}],
+    }
+    assert is_container(body["container"]) and is_container({"image": "a"})
+    for wrong in (
+        {"container": "--privileged"},
+        {"container": "a b"},
+        {"container": "a", "mounts": ["relative"]},
+        {"container": "a", "mounts": ["/x:/y:/z"]},
+        {"container": "a", "mounts": ["/x,readonly"]},
+        {"container": "a", "container_runtime": "lxc"},
+        {"mounts": ["/x"]},
+    ):
+        with pytest.raises(BadRequest):
+            options_of(wrong)
+    mount = mount_of("/x")
+    for hostile in (
+        None,
+        {},
+        {"image": "-v"},
+        {"image": "a", "privileged": True},
+        {"image": "a", "mounts": [mount] * (MOUNTS_MAX + 1)},
+        {"image": "a", "mounts": [{**dict(mount or {}), "more": 1}]},
+        {"image": "a", "runtime": "sh"},
+        {"image": "a\n"},
+    ):
+        assert not is_container(hostile)
+    assert not is_image("x" * 600)
+
+
+def test_simulated_devices_are_not_handed_on() -> None:
+    devices: list[Any] = [
+        {"uuid": "GPU-1", "vendor": "nvidia", "source": "probed"},
+        {"uuid": "SIM-2", "vendor": "nvidia", "source": "simulated"},
+    ]
+    assert by_vendor(devices, ["GPU-1", "SIM-2"]) == {"nvidia": ["GPU-1"]}
+
+
+def test_a_stub_of_a_runtime_is_run_with_the_works_variables(tmp_path: Path) -> None:
+    (tmp_path / "podman").write_text("#!/bin/sh\n")
+    (tmp_path / "podman").chmod(0o755)
+    asked = spec(env={**ENV, "PATH": str(tmp_path)})
+    asked["container"]["wish"] = {"image": "x"}
+    made = in_container(asked)
+    assert made[0] == str(tmp_path / "podman") and made[-2:] == ["python", "x.py"]
+    (tmp_path / "podman").rename(tmp_path / "apptainer")
+    asked = spec(env={**ENV, "PATH": str(tmp_path)})
+    asked["container"]["wish"] = {"image": "x"}
+    in_container(asked)
+    assert asked["env"]["APPTAINERENV_SECRET"] == "s3cret" and "APPTAINERENV_PATH" not in asked["env"]
+    containers.remove_container(asked)  # of apptainer nothing is left that has a name
