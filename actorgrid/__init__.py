@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from actorgrid.client.waiting import wait as wait
     from actorgrid.errors import ActorGridError as ActorGridError
     from actorgrid.fencing import FencingToken as FencingToken
+    from actorgrid.objects.refs import Ref as Ref
     from actorgrid.task_context import CurrentTask as CurrentTask
     from actorgrid.task_context import current_task as current_task
 
@@ -37,6 +38,7 @@ _HOME = {
     "Environment": "actorgrid.client.environment",
     "FencingToken": "actorgrid.fencing",
     "LocalCluster": "actorgrid.client.local_cluster",
+    "Ref": "actorgrid.objects.refs",
     "actor": "actorgrid.client.user_actors",
     "as_completed": "actorgrid.client.waiting",
     "connect": "actorgrid.client.client",
@@ -56,6 +58,7 @@ __all__ = [
     "Environment",
     "FencingToken",
     "LocalCluster",
+    "Ref",
     "__version__",
     "actor",
     "as_completed",

@@ -7,6 +7,8 @@ equal bytes. Who reads a traceback of a task wants the file and the line more.
 from __future__ import annotations
 
 import io
+import pickle
+from collections.abc import Callable
 from types import CodeType
 from typing import Any
 
@@ -29,8 +31,8 @@ class CodePickler(cloudpickle.Pickler):  # type: ignore[misc]
     dispatch_table = cloudpickle.Pickler.dispatch_table.new_child({CodeType: _with_file})
 
 
-def dumps(value: Any) -> bytes:
+def dumps(value: Any, buffer_callback: Callable[[pickle.PickleBuffer], Any] | None = None) -> bytes:
     """*value* in pickle's protocol 5. Raises whatever the reduction of one of its parts raises."""
     buffer = io.BytesIO()
-    CodePickler(buffer, protocol=5).dump(value)
+    CodePickler(buffer, protocol=5, buffer_callback=buffer_callback).dump(value)
     return buffer.getvalue()

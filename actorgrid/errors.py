@@ -27,6 +27,7 @@
     - UnknownAllocation
     - UnknownSession
     - ResultGone
+    - ObjectLost
     - NotARegularFile
     - NoSuchChild
   + WrongToken
@@ -83,6 +84,7 @@
     - NoRoomForNestedTask
     - NoSuitableTarget
     - NamespaceFull
+    - ObjectStoreFull
   + AdmissionRefused
   + StateTypeConflict
   + StateCompareFailed
@@ -311,6 +313,12 @@ class UnknownSession(NotFound):
 
 class ResultGone(NotFound):
     """The job ended, but its result is past the retention limit."""
+
+    http_status = 410
+
+
+class ObjectLost(NotFound):
+    """An object of the store is no more: its owner's session has ended, or its store or its only host is gone."""
 
     http_status = 410
 
@@ -567,6 +575,10 @@ class NoSuitableTarget(Overloaded):
 
 class NamespaceFull(Overloaded):
     """The namespace of the shared state holds as many keys, or bytes, as one may."""
+
+
+class ObjectStoreFull(Overloaded):
+    """The host's object store has no room for an object, in memory or on its disk."""
 
 
 class OutOfDeviceMemory(Overloaded):

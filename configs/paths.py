@@ -158,6 +158,11 @@ class HostPaths:
         return self.data_dir / "working_dirs"
 
     @property
+    def objects_dir(self) -> Path:
+        """What the object store has on the disk, in files without a name."""
+        return self.data_dir / "objects"
+
+    @property
     def work_sockets_dir(self) -> Path:
         """Sockets of shims and workers."""
         return self.runtime_dir / "work"
@@ -184,6 +189,7 @@ class HostPaths:
             self.attempts_dir,
             self.workers_dir,
             self.working_dirs_dir,
+            self.objects_dir,
             self.runtime_dir,
             self.work_sockets_dir,
         ):

@@ -34,6 +34,7 @@ FILES = {
     "scheduling": "cluster.yaml",
     "work": "cluster.yaml",
     "sessions": "cluster.yaml",
+    "objects": "cluster.yaml",
     "state": "cluster.yaml",
     "security": "security.yaml",
     "monitoring": "monitoring.yaml",
@@ -334,6 +335,16 @@ class SessionsSection(Section):
         return self
 
 
+class ObjectsSection(Section):
+    """The object store: large values of sessions, kept on the host where they were made."""
+
+    enabled: bool = setting(True, "whether this host has one; without, values of session tasks have at most 64 MiB")
+    memory: ByteCount = setting(0, "what lies in memory at most; 0: 30 % of the machine's, or of its cgroup's limit")
+    disk: ByteCount = setting(
+        0, "what lies in the data directory at most, when memory is full; 0: half of what is free there at the start"
+    )
+
+
 class StateSection(Section):
     """The shared state: whose keys are whose, and how much of it a namespace may take."""
 
@@ -467,6 +478,7 @@ class Settings(Section):
     scheduling: SchedulingSection = SchedulingSection()
     work: WorkSection = WorkSection()
     sessions: SessionsSection = SessionsSection()
+    objects: ObjectsSection = ObjectsSection()
     state: StateSection = StateSection()
     security: SecuritySection = SecuritySection()
     monitoring: MonitoringSection = MonitoringSection()

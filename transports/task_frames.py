@@ -2,7 +2,8 @@
 
 Client to worker::
 
-    ["hello", {"version", "secret", "python", "session"}]   first, and once; may have "environment", where the client is
+    ["hello", {"version", "secret", "python", "session"}]   first, and once; may have "environment", where the client
+                                                             is, and "objects", its space of the object store
     ["function", fn_id, code]                                fn_id: 16 bytes of the caller's choice; code: cloudpickle
     ["task", task_id, fn_id, args, timeout_s | nil]          args: cloudpickle of (args, kwargs)
     ["task", task_id, fn_id, args, timeout_s | nil, number]  an attempt after the first: only to who "numbers_attempts"
@@ -24,12 +25,15 @@ Worker to client::
                                                              "takes_values", "takes_about"; where so, "elsewhere"
     ["refused", error]                                       instead of a welcome
     ["result", task_id, status, body]                        in the order the tasks ended
+    ["result", task_id, status, body, [gift]]                with what is kept in the object store for it: only to who
+                                                             said "objects", as are items with gifts
     ["working_dir", here]                                    whether it has gone there; if not, it needs the archive
     ["environment", state, text]                             "missing": it needs the spec; "building": a line of that;
                                                              "here": the worker runs that Python now
     ["recalled", [task_id]]                                  have not started and never will here; also while one runs
     ["output", task_id, "stdout" | "stderr", bytes]          before the result of that task
     ["item", task_id, body]                                  of a stream, before the result: as many as it was granted
+    ["item", task_id, body, [gift]]
 
 Each task gets exactly one answer: its result, or its id in a ``recalled``.
 
@@ -55,6 +59,7 @@ from actorgrid.import_environment import ImportEnvironment, of_plain
 from actorgrid.task_context import SESSION_RETRIES
 
 from .frames import MAX_FRAME_BYTES, encode_frame
+from .object_frames import SECRET_BYTES
 
 PROTOCOL_VERSION = 1
 ENVIRONMENT_MISSING, ENVIRONMENT_BUILDING, ENVIRONMENT_HERE = "missing", "building", "here"
@@ -70,6 +75,14 @@ MAX_RETRIES = 100
 MAX_WINDOW = 1024
 
 
+class ObjectsOfClient(NamedTuple):
+    """A client's space of the object store, where what its tasks make is kept."""
+
+    secret: bytes
+    home: str
+    """The host that it is on."""
+
+
 class ClientHello(NamedTuple):
     """The first frame of a client."""
 
@@ -79,6 +92,8 @@ class ClientHello(NamedTuple):
     session: str
     environment: ImportEnvironment | None = None
     """Where the client is and imports from: taken over by a worker on its machine. Earlier versions do not say."""
+    objects: ObjectsOfClient | None = None
+    """Earlier versions have none."""
 
 
 class Function(NamedTuple):
@@ -182,6 +197,8 @@ class Result(NamedTuple):
     task_id: int
     status: int
     body: bytes
+    gifts: tuple[Any, ...] = ()
+    """What is kept in the object store for who gets it, as ``actorgrid.objects`` reads it."""
 
 
 class Recalled(NamedTuple):
@@ -195,6 +212,7 @@ class StreamItem(NamedTuple):
 
     task_id: int
     body: bytes
+    gifts: tuple[Any, ...] = ()
 
 
 class WorkingDirHere(NamedTuple):
@@ -242,11 +260,19 @@ def fn_id_of(code: bytes) -> bytes:
 # -- client to worker
 
 
-def encode_hello(secret: str, python: str, session: str, environment: ImportEnvironment | None = None) -> bytes:
+def encode_hello(
+    secret: str,
+    python: str,
+    session: str,
+    environment: ImportEnvironment | None = None,
+    objects: ObjectsOfClient | None = None,
+) -> bytes:
     """The first frame of a client."""
     hello: dict[str, Any] = {"version": PROTOCOL_VERSION, "secret": secret, "python": python, "session": session}
     if environment is not None:
-        hello["environment"] = environment.to_plain()  # an earlier worker passes over it
+        hello["environment"] = environment.to_plain()  # an earlier worker passes over it, and over what follows
+    if objects is not None:
+        hello["objects"] = list(objects)
     return encode_frame(["hello", hello])
 
 
@@ -354,8 +380,16 @@ def parse_client_frame(frame: list[Any]) -> ClientFrame:
             "hello",
             {"version": int(version), "secret": str(secret), "python": str(python), "session": str(session), **rest},
         ]:
-            return ClientHello(version, secret, python, session, of_plain(rest.get("environment")))
+            environment, objects = of_plain(rest.get("environment")), _objects(rest.get("objects"))
+            return ClientHello(version, secret, python, session, environment, objects)
     raise MalformedBody("not a frame of a session client", found=_describe(frame))
+
+
+def _objects(fields: Any) -> ObjectsOfClient | None:
+    match fields:
+        case [bytes(secret), str(home)] if len(secret) == SECRET_BYTES and len(home) <= MAX_TEXT_CHARS:
+            return ObjectsOfClient(secret, home)
+    return None
 
 
 def _are_keys(keys: list[Any]) -> bool:
@@ -397,9 +431,9 @@ def encode_refused(error: ActorGridError) -> bytes:
     return encode_frame(["refused", error.to_dict()])
 
 
-def encode_success(task_id: int, value: bytes) -> bytes:
-    """The frame of a task's value, pickled. Raises FrameTooLarge."""
-    return encode_frame(["result", task_id, OK, value])
+def encode_success(task_id: int, value: bytes, gifts: Sequence[list[Any]] = ()) -> bytes:
+    """The frame of a task's value, pickled, with what is kept for it. Raises FrameTooLarge."""
+    return encode_frame(["result", task_id, OK, value, gifts] if gifts else ["result", task_id, OK, value])
 
 
 def encode_failure(task_id: int, error: ActorGridError, exception: bytes | None = None) -> bytes:
@@ -412,9 +446,9 @@ def encode_recalled(task_ids: list[int]) -> bytes:
     return encode_frame(["recalled", task_ids])
 
 
-def encode_item(task_id: int, body: bytes) -> bytes:
-    """The frame of one item of a stream, pickled. Raises FrameTooLarge."""
-    return encode_frame(["item", task_id, body])
+def encode_item(task_id: int, body: bytes, gifts: Sequence[list[Any]] = ()) -> bytes:
+    """The frame of one item of a stream, pickled, with what is kept for it. Raises FrameTooLarge."""
+    return encode_frame(["item", task_id, body, gifts] if gifts else ["item", task_id, body])
 
 
 def encode_working_dir_here(here: bool) -> bytes:
@@ -437,6 +471,8 @@ def parse_worker_frame(frame: list[Any]) -> WorkerFrame:
     match frame:
         case ["result", int(task_id), int(status), bytes(body)] if status in (OK, FAILED):
             return Result(task_id, status, body)
+        case ["result", int(task_id), int(status), bytes(body), list(gifts)] if status in (OK, FAILED):
+            return Result(task_id, status, body, tuple(gifts))
         case ["working_dir", bool(here)]:
             return WorkingDirHere(here)
         case ["environment", str(state), str(text)] if state in ENVIRONMENT_STATES:
@@ -445,6 +481,8 @@ def parse_worker_frame(frame: list[Any]) -> WorkerFrame:
             return Recalled(task_ids)
         case ["item", int(task_id), bytes(body)]:
             return StreamItem(task_id, body)
+        case ["item", int(task_id), bytes(body), list(gifts)]:
+            return StreamItem(task_id, body, tuple(gifts))
         case ["output", int(task_id), ("stdout" | "stderr") as stream, bytes(data)]:
             return Output(task_id, stream, data)
         case [

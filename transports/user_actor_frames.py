@@ -46,6 +46,8 @@ class ActorHello(NamedTuple):
     version: int
     secret: str
     python: str
+    objects: bool = False
+    """Whether it takes what is kept in the object store for it. Earlier versions do not say."""
 
 
 class MethodCall(NamedTuple):
@@ -67,7 +69,7 @@ CallerFrame = ActorHello | MethodCall | CancelTask | StopActor
 
 def encode_actor_hello(secret: str, python: str) -> bytes:
     """The first frame of a caller."""
-    return encode_frame(["hello", {"version": PROTOCOL_VERSION, "secret": secret, "python": python}])
+    return encode_frame(["hello", {"version": PROTOCOL_VERSION, "secret": secret, "python": python, "objects": True}])
 
 
 def encode_call(
@@ -112,8 +114,8 @@ def parse_caller_frame(frame: list[Any]) -> CallerFrame:
             return CancelTask(call_id)
         case ["stop"]:
             return StopActor()
-        case ["hello", {"version": int(version), "secret": str(secret), "python": str(python)}]:
-            return ActorHello(version, secret, python)
+        case ["hello", {"version": int(version), "secret": str(secret), "python": str(python), **rest}]:
+            return ActorHello(version, secret, python, rest.get("objects") is True)
     raise MalformedBody("not a frame of an actor's caller", found=str(frame[0])[:40] if frame else "")
 
 

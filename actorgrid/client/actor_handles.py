@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Concatenate, Generic, ParamSpec, TypeVar,
 
 from actorgrid import user_actor_context
 from actorgrid.errors import BadRequest, NotSupported, OutsideTask
+from actorgrid.objects import here
 from actorgrid.transports.user_actor_frames import READY_METHOD
 from actorgrid.user_actor_context import ActorReference
 
@@ -40,8 +41,9 @@ class ActorMethod:
     def __call__(self, *args: Any, **kwargs: Any) -> ActorFuture[Any]:
         """Have the method called; the future of its value. All keyword arguments are the method's own."""
         inputs: dict[LazyFuture[Any], int] = {}
-        packed = arguments(args, kwargs, inputs)
-        return links.submit(self._handle._link(), self._name, packed, tuple(inputs), self._timeout_s, self._retries)
+        body, held = arguments(args, kwargs, inputs, here.current_space)
+        link = self._handle._link()
+        return links.submit(link, self._name, body, tuple(inputs), self._timeout_s, self._retries, held)
 
     def options(self, *, timeout: float | None = None, retries: int = 0) -> ActorMethod:
         """The same method, with a limit in seconds from its begin on, and begun so many times again when the actor dies
@@ -165,7 +167,7 @@ def _handle(reference: ActorReference) -> ActorHandle[Any]:
 
 def current_actor() -> ActorHandle[Any]:
     """The handle of the actor that this process holds, to be passed on. Raises OutsideTask in any other process."""
-    here = user_actor_context.here
-    if here is None:
+    held = user_actor_context.here
+    if held is None:
         raise OutsideTask("this process holds no actor", hint="call it in a method of an actor, or in its __init__")
-    return ActorHandle(here.reference)
+    return ActorHandle(held.reference)

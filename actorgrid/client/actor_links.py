@@ -23,16 +23,18 @@ import msgpack
 from actorgrid.errors import (
     ActorDied,
     ActorGridError,
-    ActorRestarted,
     QueueFull,
     TransportError,
     error_from_dict,
 )
+from actorgrid.objects import here
+from actorgrid.objects.space import Held
 from actorgrid.transports.frames import FrameDecoder
 from actorgrid.transports.task_frames import FAILED, encode_cancel
 from actorgrid.transports.user_actor_frames import BEGUN, encode_actor_hello, encode_call, encode_stop
 from actorgrid.user_actor_context import ActorReference
 
+from .actor_deaths import cut_off, dead_for, interrupted, refused
 from .call_errors import raise_failure
 from .dependencies import TaskInput
 from .forks import renew_in_children
@@ -84,7 +86,8 @@ class ActorCall:
     """One call, from when it was made until it has its outcome."""
 
     __slots__ = (
-        "args", "call_id", "future", "inputs", "kept", "link", "method", "missing", "over", "retries", "timeout_s",
+        "args", "call_id", "future", "held", "inputs", "kept", "link", "method", "missing", "over", "retries",
+        "timeout_s",
     )  # fmt: skip
 
     def __init__(self, link: ActorLink, method: str, args: bytes, timeout_s: float | None, retries: int) -> None:
@@ -94,6 +97,7 @@ class ActorCall:
         self.timeout_s = timeout_s
         self.retries = retries  # how often it may be begun again
         self.call_id = 0  # it has one when it was sent
+        self.held: tuple[Held, ...] = ()  # what its arguments need of the object store
         self.inputs: list[TaskInput] = []
         self.kept: Sequence[LazyFuture[Any]] = ()
         self.missing = 0
@@ -243,6 +247,7 @@ class ActorLinks:
         inputs: Sequence[LazyFuture[Any]],
         timeout_s: float | None,
         retries: int,
+        held: tuple[Held, ...] = (),
     ) -> ActorFuture[Any]:
         """Make a call: it begins when those that were made before have, and its inputs are there.
 
@@ -253,6 +258,7 @@ class ActorLinks:
         call.future = future
         call.missing = len(inputs)
         call.kept = inputs
+        call.held = held
         call.inputs = [TaskInput(0, None) for _ in inputs]
         died: ActorDied | None
         with self.lock:
@@ -465,17 +471,17 @@ class ActorLinks:
             data = b""
         except (ActorGridError, TransportError) as error:
             data, found = b"", error
-        done: list[tuple[ActorCall, int, bytes]] = []
+        done: list[tuple[ActorCall, int, bytes, list[Any]]] = []
         broken: list[tuple[ActorCall, ActorDied]] = []
         with self.lock:
             for frame in frames:
                 match frame:
-                    case ["result", int(call_id), int(status), bytes(body)]:
+                    case ["result", int(call_id), int(status), bytes(body), *gifts]:
                         call = link.sent.pop(call_id, None)
                         if call is not None:
                             call.over = True
-                            call.kept = ()
-                            done.append((call, status, body))
+                            call.kept = call.held = ()
+                            done.append((call, status, body, gifts[0] if gifts else []))
                     case ["welcome", {"incarnation": int(incarnation)}]:
                         broken = self._welcome(link, incarnation)
                     case ["refused", dict(record)]:
@@ -489,18 +495,19 @@ class ActorLinks:
                 self._pump(link)
             link.room.notify_all()
             self._forget_if_idle(link)
-        for call, status, body in done:
+        for call, status, body, kept in done:
+            held = here.take_gifts(kept)
             if not call.future.cancelled():
-                call.future.settle(raise_failure if status == FAILED else loads_value, body, status == FAILED)
+                call.future.settle(raise_failure if status == FAILED else loads_value, body, status == FAILED, held)
         for call, broke in broken:
             call.future.set_exception(broke)
         if found is not None:
-            self.die(link, _refused(link.reference, found))
+            self.die(link, refused(link.reference, found))
 
     def _welcome(self, link: ActorLink, incarnation: int) -> list[tuple[ActorCall, ActorDied]]:
         """Begin with an incarnation; gives the calls that the one before had begun, with their errors."""
         gone = incarnation != link.incarnation
-        broken = [(call, (_interrupted if gone else _cut_off)(link, call)) for call in link.interrupted]
+        broken = [(call, (interrupted if gone else cut_off)(link, call)) for call in link.interrupted]
         for call, _ in broken:
             call.over = True
         link.interrupted.clear()
@@ -555,46 +562,6 @@ def _without_creator(reference: ActorReference) -> ActorDied:
         asked=reference.actor_id,
         hint="an actor ends with the client that made it: make it in the process that lives longest",
     )
-
-
-def _refused(reference: ActorReference, found: ActorGridError | TransportError) -> ActorDied:
-    died = ActorDied(
-        f"the actor {reference.class_name} does not take this process's calls: {found.message}",
-        found=found.found,
-        hint=found.hint,
-    )
-    died.__cause__ = found
-    return died
-
-
-def _cut_off(link: ActorLink, call: ActorCall) -> ActorDied:
-    return ActorDied(
-        f"the connection to the actor {link.reference.class_name} broke while it ran {call.method}",
-        asked=call.method,
-        hint="whether the call had an effect is unknown; the actor lives",
-    )
-
-
-def _interrupted(link: ActorLink, call: ActorCall) -> ActorDied:
-    cause = link.cause
-    error = ActorRestarted(
-        f"the actor {link.reference.class_name} died while it ran {call.method}, and was begun again"
-        + (f": {cause.message}" if cause else ""),
-        asked=call.method,
-        found=cause.found if cause else "",
-        hint="whether the call had an effect is unknown, and the actor's state is that of a new one; calls that may be"
-        " repeated: handle.method.options(retries=1)(...)",
-        **(cause.details if cause else {}),
-    )
-    error.__cause__ = cause
-    return error
-
-
-def dead_for(death: ActorDied) -> ActorDied:
-    """The error of one more call: a traceback belongs to one raise."""
-    made = error_from_dict(death.to_dict())
-    made.__cause__ = death.__cause__
-    return made  # type: ignore[return-value]
 
 
 links = ActorLinks()

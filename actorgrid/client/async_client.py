@@ -63,6 +63,7 @@ class AsyncClient(_Awaiting[Client], AsyncFunctionCalls):
         """As actorgrid.connect()."""
         return cls(await asyncio.to_thread(partial(connect, url, token, data_dir=data_dir, **options)))
 
+    put = _awaited(Client.put)
     run = _awaited(Client.run)
     actor = _awaited(Client.actor)
     cancel = _awaited(Client.cancel)

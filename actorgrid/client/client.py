@@ -13,7 +13,7 @@ import uuid
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar, overload
 
 from actorgrid.balancing.targets import balancing_policy
 from actorgrid.errors import BadRequest, ClientClosed, HostUnreachable, ResultGone, WrongState
@@ -33,6 +33,8 @@ if TYPE_CHECKING:
     from concurrent.futures import Future
     from pathlib import Path
     from types import TracebackType
+
+    from actorgrid.objects.refs import Ref
 
     from .actor_handles import ActorHandle
     from .durable import DurableJobs
@@ -182,12 +184,43 @@ class Client(ClusterViewClient, FunctionCalls):
         environment = options.environment or self._environment
         if environment is not None:
             environment.spec()  # what is wrong with it is said here
-        code = function_code(fn)
+        session = self._session if self._session is not None and not self._shut else self._open_session()
+        code = function_code(fn, session.objects)
         if options.name is not None:
             code = code._replace(name=options.name)
-        session = self._session if self._session is not None and not self._shut else self._open_session()
         inputs: dict[LazyFuture[Any], int] = {}
-        return session.submit(code, arguments(args, dict(kwargs), inputs), options, tuple(inputs), stream)
+        packed = arguments(args, dict(kwargs), inputs, session.objects)
+        return session.submit(code, packed.body, options, tuple(inputs), stream, packed.held)
+
+    def put(self, value: T) -> Ref[T]:
+        """Keep a value in the object store, once for as many tasks as use it; what is given refers to it.
+
+        It stays as long as anybody refers to it, and no longer than this client. Raises ObjectStoreFull,
+        UnpicklableFunction, NotSupported where there is no store, HostUnreachable.
+        """
+        from .kept_values import put
+
+        return put(value, self._open_session().objects)
+
+    @overload  # type: ignore[override]  # dask's get has other arguments
+    def get(self, graph: Ref[T], keys: None = None, /, *, timeout: float | None = None) -> T: ...
+
+    @overload
+    def get(self, graph: Iterable[Ref[T]], keys: None = None, /, *, timeout: float | None = None) -> list[T]: ...
+
+    @overload
+    def get(self, graph: Any, keys: Any, /, **_: Any) -> Any: ...
+
+    def get(self, graph: Any, keys: Any = None, /, *, timeout: float | None = None, **words: Any) -> Any:
+        """The value of a reference, or those of several, in order. Raises ObjectLost; TimeoutError after *timeout* s.
+
+        With *keys*, the values of these in a dask graph (``dask.compute(x, scheduler=client)``).
+        """
+        if keys is not None:
+            return FunctionCalls.get(self, graph, keys, **words)
+        from .kept_values import get
+
+        return get(graph, timeout)
 
     def run(
         self,

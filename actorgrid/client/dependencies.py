@@ -15,6 +15,7 @@ from concurrent.futures import Future
 from typing import Any
 
 from actorgrid.errors import ActorGridError, DependencyFailed
+from actorgrid.objects.space import Held
 
 from .call_errors import copy_of
 from .futures import LazyFuture, TaskFuture, pickled_value
@@ -31,13 +32,14 @@ NEAR_BYTES = 4096
 class TaskInput:
     """The value of a future as an argument of calls: one record, as long as one of these calls is unfinished."""
 
-    __slots__ = ("__weakref__", "body", "call", "dependents", "failure", "key", "settled")
+    __slots__ = ("__weakref__", "body", "call", "dependents", "failure", "held", "key", "settled")
 
     def __init__(self, key: int, call: TaskCall | None) -> None:
         self.key = key  # by which workers know the value: the id of the task, where it is theirs
         self.call = call  # which gives it, while it is unfinished
         self.settled = False
         self.body = b""
+        self.held: tuple[Held, ...] = ()  # what the body needs of the object store
         self.failure: Callable[[LazyFuture[Any]], None] | None = None  # ends a call as its input ended
         self.dependents: list[TaskCall] = []
 
@@ -49,7 +51,7 @@ class TaskInput:
         elif raw is not None and raw.failed:
             self.failure = lambda dependent: dependent.settle(raw.decode, raw.body, True)
         elif raw is not None:
-            self.body = raw.body
+            self.body, self.held = raw.body, raw.held
         else:
             error = future.exception()
             if error is None:

@@ -22,6 +22,7 @@ from actorgrid.errors import (
     TransportError,
     WorkerLost,
 )
+from actorgrid.objects.space import Held
 from actorgrid.transports.frames import FrameDecoder
 from actorgrid.transports.task_frames import (
     FAILED,
@@ -32,7 +33,7 @@ from actorgrid.transports.task_frames import (
 from .call_errors import copy_of, only_older_tokens, past_limit, raise_failure, takes_no_futures, worker_lost
 from .dependencies import CallDependencies, hold, leader
 from .futures import LazyFuture, TaskFuture
-from .lanes import MAX_LEASE_REQUESTS, Lane, LeasedWorker, Pace, TaskCall, Token, look_over
+from .lanes import MAX_LEASE_REQUESTS, Lane, LeasedWorker, Pace, TaskCall, Token, forget_unused, look_over
 from .lease_source import LeaseSource
 from .lending import AskForWorker, Lending, Return, SendCall
 from .options import TaskOptions, WorkerShape
@@ -83,6 +84,7 @@ class Dispatcher:
         options: TaskOptions,
         futures: Sequence[LazyFuture[Any]] = (),
         stream: StreamItems | None = None,
+        held: tuple[Held, ...] = (),
     ) -> TaskFuture[Any]:
         """Send, queue or hold one call, whose arguments name the values of *futures*.
 
@@ -104,6 +106,7 @@ class Dispatcher:
                 self._new_key(), code, args, options.timeout, options.priority, options.worker_losses, lane, future
             )
             future.call = call
+            call.held = held
             if options.name is not None or task_context.running is not None or stream is not None:
                 call.about, call.stream = about(options, stream), stream
             failed = hold(call, inputs) if inputs else None
@@ -211,14 +214,7 @@ class Dispatcher:
                     if not link.calls and (lane.is_actors or now - link.idle_since >= patience_s):
                         self._unlink(link)
                         given_up.append(link)
-            unused = [
-                key
-                for key, lane in self._lanes.items()
-                if not (lane.links or lane.requests or lane.waiting or lane.held)
-            ]
-            crowded = len(self._lanes) > MAX_LANES // 2
-            for shape in [shape for shape in unused if crowded or self._lanes[shape].is_actors]:
-                del self._lanes[shape]
+            forget_unused(self._lanes, len(self._lanes) > MAX_LANES // 2)
         for link in given_up:
             link.sock.close()
         return [link.lease_id for link in given_up]
@@ -463,7 +459,7 @@ class Dispatcher:
         if not data:
             self._drop(link, {}, found="its connection closed")
             return
-        done: list[tuple[TaskCall, int, bytes]] = []
+        done: list[tuple[TaskCall, int, bytes, Any]] = []
         now = time.monotonic()
         with self._lock:
             for frame in frames:
@@ -472,14 +468,14 @@ class Dispatcher:
                     if call is None or (frame[2] == FAILED and must_resend(link, call, frame[3], now)):
                         continue
                     call.done = True
-                    call.inputs = ()
+                    call.inputs = call.held = ()
                     if frame[2] == OK:
                         link.values.add(call.task_id, len(frame[3]), len(frame[3]))
-                    done.append((call, frame[2], frame[3]))
+                    done.append((call, frame[2], frame[3], frame[4] if len(frame) > 4 else ()))
                 elif frame[0] == "item":
                     call = link.calls.get(frame[1])
                     if call is not None and call.stream is not None:
-                        call.stream.put(frame[2])
+                        call.stream.put(frame[2], self._source.take_gifts(frame[3]) if len(frame) > 3 else ())
                 elif frame[0] == "recalled":
                     self._take_given_back(link, frame[1], now)
                 elif frame[0] == "output" and self._printer is not None:
@@ -487,7 +483,7 @@ class Dispatcher:
                     self._printer.put(call.code.name if call else "", link.worker_id, frame[2], frame[3])
             if done:
                 each_s = link.ended(len(done), now)
-                for kin in {call.code.kin for call, _, _ in done}:
+                for kin in {call.code.kin for call, _, _, _ in done}:
                     self._pace.observe(kin, each_s)
                 link.lane.observe(each_s)
                 self._finished(len(done))
@@ -495,9 +491,10 @@ class Dispatcher:
             self._sockets.flush(link)
             if link.on_loan:
                 self._lend(now)
-        for call, status, body in done:
+        for call, status, body, gifts in done:
+            held = self._source.take_gifts(gifts, call.future) if gifts else ()
             if not call.cancelled:
-                call.future.settle(raise_failure if status == FAILED else loads_value, body, status == FAILED)
+                call.future.settle(raise_failure if status == FAILED else loads_value, body, status == FAILED, held)
 
     def _take_given_back(self, link: LeasedWorker, task_ids: Any, now: float) -> None:
         """Let calls wait again that *link* has not begun, and send them to who has nothing to do."""

@@ -15,6 +15,7 @@ from concurrent.futures import Future, InvalidStateError, wait
 from typing import Any, Protocol, TypeVar, cast
 
 from actorgrid.errors import ActorGridError
+from actorgrid.objects.space import Held
 from actorgrid.transports.task_inputs import input_value
 
 from .forks import of_the_parent, this_process
@@ -29,12 +30,15 @@ _pickling = threading.local()
 class _Undecoded:
     """A result as it arrived, unpickled by whoever asks and not by the reader thread: unpickling may import."""
 
-    __slots__ = ("body", "decode", "failed")
+    __slots__ = ("body", "decode", "failed", "held")
 
-    def __init__(self, decode: Callable[[bytes], Any], body: bytes, failed: bool | None) -> None:
+    def __init__(
+        self, decode: Callable[[bytes], Any], body: bytes, failed: bool | None, held: tuple[Held, ...] = ()
+    ) -> None:
         self.decode = decode
         self.body = body
         self.failed = failed  # False: the body is the pickled value; None: only decoding tells
+        self.held = held  # what it needs of the object store
 
 
 class LazyFuture(Future[T]):
@@ -48,6 +52,8 @@ class LazyFuture(Future[T]):
     """The record of what calls wait for it (dependencies.py), while there are any."""
     used_by: object = None
     """Whose record that is."""
+    _in_store: _Undecoded | None = None
+    """How its value arrived, where it needs something of the object store."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -58,12 +64,17 @@ class LazyFuture(Future[T]):
         if self._process is not this_process() and self._state == _PENDING:
             raise of_the_parent(f"this {type(self).__name__}")
 
-    def settle(self, decode: Callable[[bytes], Any], body: bytes, failed: bool | None = None) -> None:
+    def settle(
+        self, decode: Callable[[bytes], Any], body: bytes, failed: bool | None = None, held: tuple[Held, ...] = ()
+    ) -> None:
         """Settle the future: ``decode(body)`` gives the value, or raises the error, when it is asked for.
 
-        *failed*: whether it raises, where that is known; if ``False``, *body* is the pickled value itself.
+        *failed*: whether it raises, where that is known; if ``False``, *body* is the pickled value itself. *held*: what
+        that needs of the object store; the future keeps it.
         """
-        value: Any = _Undecoded(decode, body, failed)
+        value: Any = _Undecoded(decode, body, failed, held)
+        if held:
+            self._in_store = value
         if not failed:
             self.set_result(value)
             return
@@ -117,8 +128,8 @@ class LazyFuture(Future[T]):
         return Future.cancel(self)
 
     def is_unfolded(self) -> bool:
-        """Whether its value was asked for already, and so is an object of this process."""
-        return self._state == _FINISHED and type(self._result) is not _Undecoded
+        """Whether its value was asked for already, and so is an object of this process alone."""
+        return self._state == _FINISHED and type(self._result) is not _Undecoded and self._in_store is None
 
     def result(self, timeout: float | None = None) -> T:
         """The value. Raises the task's ActorGridError, CancelledError, or TimeoutError after *timeout* seconds.
@@ -140,6 +151,12 @@ class LazyFuture(Future[T]):
             self._unfold(self._result)
             return super().exception(0)
         return error
+
+    def unfold(self) -> None:
+        """Make the value an object of this process, if it is done and that was not asked for."""
+        raw: Any = self._result
+        if type(raw) is _Undecoded:
+            self._unfold(raw)
 
     def _unfold(self, raw: _Undecoded) -> None:
         value: Any = None
@@ -185,7 +202,12 @@ class futures_as_inputs:
 
 
 def pickled_value(future: LazyFuture[Any]) -> _Undecoded | None:
-    """How *future* ended, as it arrived; ``None`` where it has been unpickled, or has to be to tell."""
+    """How *future* ended, as it arrived; ``None`` where it has been unpickled, or has to be to tell.
+
+    What is in the object store goes on as it arrived, unpickled or not.
+    """
+    if future._in_store is not None:
+        return future._in_store
     result: Any = future._result
     return result if type(result) is _Undecoded and result.failed is not None else None
 
@@ -317,6 +339,17 @@ class TaskFuture(LazyFuture[T]):
     def _facts(self) -> list[tuple[str, object]]:
         call = self.call
         return [("function", getattr(getattr(call, "code", None), "name", ""))]
+
+    def set_exception(self, exception: BaseException | None) -> None:
+        """As of every future."""
+        super().set_exception(exception)
+        if self.call is not None:
+            self.call.held = ()
+
+    def _cancelled(self) -> bool:
+        if self.call is not None:
+            self.call.held = ()
+        return super()._cancelled()
 
     def running(self) -> bool:
         """Whether a worker has started it, as far as is known here."""

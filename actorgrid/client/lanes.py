@@ -11,6 +11,7 @@ import itertools
 from collections import deque
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from actorgrid.objects.space import Held
 from actorgrid.transports.task_frames import TaskAbout
 from actorgrid.transports.task_inputs import LatestValues
 from actorgrid.user_actor_context import MARK
@@ -47,8 +48,9 @@ class TaskCall:
     """
 
     __slots__ = (
-        "about", "args", "attempt_number", "cancelled", "choice", "code", "done", "estimate_s", "future", "inputs",
-        "lane", "link", "losses_left", "missing", "priority", "stopping", "stream", "task_id", "timeout_s", "token",
+        "about", "args", "attempt_number", "cancelled", "choice", "code", "done", "estimate_s", "future", "held",
+        "inputs", "lane", "link", "losses_left", "missing", "priority", "stopping", "stream", "task_id", "timeout_s",
+        "token",
     )  # fmt: skip
 
     def __init__(
@@ -80,6 +82,7 @@ class TaskCall:
         self.attempt_number = 1
         self.token: Token | None = None  # the greatest under which it may have been begun
         self.inputs: tuple[TaskInput, ...] = ()  # what its arguments hold futures of
+        self.held: tuple[Held, ...] = ()  # what its arguments need of the object store
         self.missing = 0  # how many of them are not there
         self.choice: tuple[str | None, str] = (None, "")  # its policy and key, for when it is chosen a worker later
 
@@ -462,6 +465,14 @@ class Lane:
         if self.mean_s is None or now - self.waiting_since > 1.0:
             return now - self.waiting_since > STALL_S
         return self.waiting * self.mean_s / max(1, len(self.links)) > GROW_BACKLOG_S
+
+
+def forget_unused(lanes: dict[WorkerShape, Lane], crowded: bool) -> None:
+    """Forget lanes without calls and workers: those of actors, and when it is *crowded* all of them."""
+    unused = [lane for lane in lanes.values() if not (lane.links or lane.requests or lane.waiting or lane.held)]
+    for lane in unused:
+        if crowded or lane.is_actors:
+            del lanes[lane.shape]
 
 
 def _first(queue: deque[TaskCall]) -> TaskCall | None:

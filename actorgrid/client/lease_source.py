@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Protocol
+from collections.abc import Callable, Iterable
+from typing import Any, Protocol
 
 from actorgrid.errors import ActorGridError, WorkerLost
+from actorgrid.objects.space import Held
 
+from .futures import TaskFuture
 from .lanes import Lane
 
 
@@ -21,6 +23,9 @@ class LeaseSource(Protocol):
 
     def give_back(self, lease_id: str) -> None:
         """Give a worker back that is not used any more, or must die."""
+
+    def take_gifts(self, gifts: Iterable[Any], future: TaskFuture[Any] | None = None) -> tuple[Held, ...]:
+        """Take what is kept in the object store for values that came: for that of *future*."""
 
     def tell_loss(self, lease_id: str, error: WorkerLost, settle: Callable[[ActorGridError], None]) -> None:
         """Have *settle* called with *error*, once it says how the worker ended; soon, whether that is known or not."""

@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any
 import msgpack
 
 from actorgrid.errors import ActorDied, ActorGridError, QueueFull, TaskCancelled, WorkerLost
+from actorgrid.objects.space import Held
 from actorgrid.transports.task_frames import fn_id_of
 from actorgrid.user_actor_context import MARK, ActorReference, mark
 
@@ -52,7 +53,7 @@ class _CameUp(StreamItems):
         super().__init__(1)
         self._actor = actor
 
-    def put(self, body: bytes) -> None:
+    def put(self, body: bytes, held: tuple[Held, ...] = ()) -> None:
         self.received += 1
         self._actor.came_up()
 
@@ -88,7 +89,7 @@ class OwnedActor:
         self._lock = threading.Lock()
         self._future: TaskFuture[Any] | None = None
         inputs: dict[LazyFuture[Any], int] = {}
-        self._args = arguments((reference, max_concurrency, made, args, dict(kwargs)), {}, inputs)
+        self._args = arguments((reference, max_concurrency, made, args, dict(kwargs)), {}, inputs, session.objects)
         self._inputs = tuple(inputs)
         self._link = use.link
         self._link.owner = self
@@ -100,7 +101,8 @@ class OwnedActor:
         options = marked.changed(retries=0, name=self.reference.class_name)
         code = FunctionCode(fn_id_of(_BEGIN), _BEGIN, self.reference.class_name, f"actor {self.reference.class_name}")
         self._began = time.monotonic()
-        future = self._session.submit(code, self._args, options, self._inputs, _CameUp(self))
+        args = self._args
+        future = self._session.submit(code, args.body, options, self._inputs, _CameUp(self), args.held)
         self._future = future
         future.add_done_callback(self._ended)  # type: ignore[arg-type]
 

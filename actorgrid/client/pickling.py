@@ -16,8 +16,11 @@ from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple
 
 from actorgrid.code_pickler import CodePickler
-from actorgrid.errors import UnpicklableFunction, UnpicklableResult
+from actorgrid.errors import ActorGridError, HostUnreachable, ObjectLost, UnpicklableFunction, UnpicklableResult
 from actorgrid.import_environment import of_this_process, with_environment
+from actorgrid.objects.refs import Ref
+from actorgrid.objects.space import Held, ObjectSpace
+from actorgrid.objects.stored import KEPT_BYTES, Packed, PickledBeside, large, pack
 from actorgrid.pickle_blame import Blame, Parts, blame, globals_of, short
 from actorgrid.transports.task_frames import fn_id_of
 
@@ -32,6 +35,13 @@ PYTHON = f"{sys.version_info.major}.{sys.version_info.minor}"
 _ATOMS = frozenset({int, float, str, bytes, bool, type(None), complex})
 
 
+OpenSpace = Callable[[], ObjectSpace | None]
+
+
+def no_space() -> None:
+    """Nothing: there is no object store."""
+
+
 class FunctionCode(NamedTuple):
     """A pickled function, named by its content. ``kin`` is the same for all closures of one definition."""
 
@@ -39,6 +49,8 @@ class FunctionCode(NamedTuple):
     code: bytes
     name: str
     kin: str
+    held: tuple[Held, ...] = ()
+    """What it needs of the object store: references that it captures, or all of its code."""
 
 
 class _Cached(NamedTuple):
@@ -54,22 +66,22 @@ _modules = ModulesByValue()
 _UNSET = object()
 
 
-def function_code(fn: Callable[..., Any]) -> FunctionCode:
-    """The pickled function, pickled once per function object.
+def function_code(fn: Callable[..., Any], objects: OpenSpace = no_space) -> FunctionCode:
+    """The pickled function, pickled once per function object; a large one is kept in the object store.
 
     It is pickled anew when a global or closure variable it names was bound to another object since; a change
     *inside* such an object (an append to a list) is not seen. Raises UnpicklableFunction.
     """
     cached = _cache.get(id(fn))
-    if cached is not None and cached.alive() is fn and _unchanged(fn, cached):
+    if cached is not None and cached.alive() is fn and _unchanged(fn, cached) and _is_there(cached.code, objects):
         return cached.code
     if not callable(fn):
         raise UnpicklableFunction(f"{fn!r} cannot be called", found=type(fn).__name__)
-    code = dumps(fn, "the function")
+    code, held = pack(lambda beside: dumps(fn, "the function", beside=beside), objects)
     name = str(getattr(fn, "__name__", type(fn).__name__))
     line = fn.__code__.co_firstlineno if isinstance(fn, types.FunctionType) else 0
     kin = f"{getattr(fn, '__module__', '')}.{getattr(fn, '__qualname__', name)}:{line}"
-    made = FunctionCode(fn_id_of(code), code, name, kin)
+    made = FunctionCode(fn_id_of(code), code, name, kin, held)
     key = id(fn)
     try:
         # Bound here: at the end of the interpreter a module's names may be gone before its functions are.
@@ -82,6 +94,11 @@ def function_code(fn: Callable[..., Any]) -> FunctionCode:
             _cache.clear()
         _cache[key] = _Cached(alive, globals_seen, cells_seen, made)
     return made
+
+
+def _is_there(code: FunctionCode, objects: OpenSpace) -> bool:
+    """Whether what the code needs of the store is where this client's workers find it."""
+    return not code.held or all(held.space is objects() and not held.space.closed for held in code.held)
 
 
 def _unchanged(fn: Any, cached: _Cached) -> bool:
@@ -109,17 +126,31 @@ def _cell(cell: types.CellType) -> Any:
         return _UNSET
 
 
-def arguments(args: tuple[Any, ...], kwargs: dict[str, Any], inputs: dict[LazyFuture[Any], int]) -> bytes:
-    """Pickle ``(args, kwargs)``. Futures inside are named, and put into *inputs* with the index of each.
+def arguments(
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
+    inputs: dict[LazyFuture[Any], int],
+    objects: OpenSpace = no_space,
+) -> Packed:
+    """Pickle ``(args, kwargs)``. Futures inside are named, and put into *inputs* with the index of each; references to
+    objects stand for their values. What is large is kept in the object store, if *objects* says that there is one.
 
-    Raises UnpicklableFunction naming the argument.
+    Raises UnpicklableFunction naming the argument, ObjectStoreFull, HostUnreachable.
     """
     if not kwargs and _plain(args):
-        return _bounded(pickle.dumps((args, kwargs), 5))
-    with futures_as_inputs(inputs):
+        data = pickle.dumps((args, kwargs), 5)
+        if len(data) <= KEPT_BYTES:
+            return Packed(data, ())
+
+    def dump(beside: PickledBeside | None) -> bytes:
         if not kwargs and _plain_but_for_futures(args):
-            return _bounded(pickle.dumps((args, kwargs), 5))
-        return dumps(_Arguments(args, kwargs), "the arguments")
+            shown = args if beside is None else tuple(map(large, args))
+            data = pickle.dumps((shown, kwargs), 5, buffer_callback=beside)
+            return data if beside is not None else _bounded(data)
+        return dumps(_Arguments(args, kwargs), "the arguments", beside=beside)
+
+    with futures_as_inputs(inputs):
+        return pack(dump, objects, as_values=True)
 
 
 class _Arguments(NamedTuple):
@@ -150,10 +181,10 @@ def _plain_but_for_futures(values: Iterable[Any]) -> bool:
         kind = type(value)
         if not (
             kind in _ATOMS
-            or issubclass(kind, LazyFuture)
+            or issubclass(kind, (LazyFuture, Ref))
             or (
                 kind in (list, tuple)
-                and all(type(item) in _ATOMS or issubclass(type(item), LazyFuture) for item in value)
+                and all(type(item) in _ATOMS or issubclass(type(item), (LazyFuture, Ref)) for item in value)
             )
         ):
             return False
@@ -200,14 +231,15 @@ class _JobPickler(CodePickler):
         return None
 
 
-def dumps(value: Any, what: str, jobs: dict[str, None] | None = None) -> bytes:
-    """Pickle *value*; with *jobs*, references to jobs are allowed and collected there.
+def dumps(value: Any, what: str, jobs: dict[str, None] | None = None, beside: PickledBeside | None = None) -> bytes:
+    """Pickle *value*; with *jobs*, references to jobs are allowed and collected there. *beside* takes what pickle
+    leaves out of it, and then there may be any amount of it.
 
     Raises UnpicklableFunction, which names the part that cannot be pickled, also when there is too much of it.
     """
     try:
-        return _dump(value, jobs)
-    except UnpicklableFunction:
+        return _dump(value, jobs, beside)
+    except (UnpicklableFunction, ActorGridError):
         raise
     except Exception as error:  # noqa: BLE001 - user objects raise what they like from __reduce__
         failure = error
@@ -219,7 +251,7 @@ def dumps(value: Any, what: str, jobs: dict[str, None] | None = None) -> bytes:
             break
         tried.append(package)
         try:
-            return _dump(value, jobs)
+            return _dump(value, jobs, beside)
         except UnpicklableFunction:
             raise
         except Exception as error:  # noqa: BLE001 - as above
@@ -233,12 +265,14 @@ def dumps(value: Any, what: str, jobs: dict[str, None] | None = None) -> bytes:
     ) from failure
 
 
-def _dump(value: Any, jobs: dict[str, None] | None) -> bytes:
+def _dump(value: Any, jobs: dict[str, None] | None, beside: PickledBeside | None = None) -> bytes:
     _modules.mark()
     buffer = io.BytesIO()
-    pickler = CodePickler(buffer, protocol=5) if jobs is None else _JobPickler(buffer, jobs)
+    if beside is not None:
+        beside.clear()  # what was found before something could not be pickled
+    pickler = CodePickler(buffer, 5, buffer_callback=beside) if jobs is None else _JobPickler(buffer, jobs)
     pickler.dump(value)
-    return _bounded(buffer.getvalue())
+    return buffer.getvalue() if beside is not None else _bounded(buffer.getvalue())
 
 
 def _bounded(data: bytes) -> bytes:
@@ -280,6 +314,8 @@ def loads_value(data: bytes) -> Any:
     """Unpickle a result's value. Raises UnpicklableResult when this process cannot rebuild it."""
     try:
         return pickle.loads(data)  # nosec B301 - from the user's own worker
+    except (ObjectLost, HostUnreachable):
+        raise
     except Exception as error:  # user classes raise what they like
         raise UnpicklableResult(
             "the result arrived, but cannot be rebuilt here",

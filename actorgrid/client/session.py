@@ -16,7 +16,8 @@ import signal
 import socket
 import threading
 import time
-from collections.abc import Callable, Sequence
+import weakref
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -41,8 +42,17 @@ from actorgrid.errors import (
     WrongToken,
 )
 from actorgrid.import_environment import of_this_process
+from actorgrid.objects import here as objects_here
+from actorgrid.objects.space import Held, ObjectSpace
 from actorgrid.transports.frames import FrameDecoder
-from actorgrid.transports.task_frames import ClientRefused, ClientWelcome, encode_hello, parse_worker_frame
+from actorgrid.transports.object_frames import SECRET_BYTES, SpaceAbout
+from actorgrid.transports.task_frames import (
+    ClientRefused,
+    ClientWelcome,
+    ObjectsOfClient,
+    encode_hello,
+    parse_worker_frame,
+)
 
 from .dispatcher import Dispatcher
 from .environment import Environment
@@ -71,6 +81,8 @@ WELCOME_TIMEOUT_S = 30.0
 KEEP_ALIVE_S = 1.0
 LOOK_S = 0.25
 LOSS_ASK_S = 5.0
+TAKE_OVER_S = 10.0
+"""For values in the object store that somebody may still ask for when a client closes."""
 
 
 class Session:
@@ -98,6 +110,9 @@ class Session:
         self._lock = threading.Lock()
         self._actors: OwnedActors | None = None
         self._id = ""
+        self._objects: ObjectSpace | None = None
+        self._kept: weakref.WeakSet[TaskFuture[Any]] = weakref.WeakSet()
+        self._objects_secret = os.urandom(SECRET_BYTES)
         self._renew_s = 2.0
         self._stop = threading.Event()
         self._orphans = False
@@ -118,9 +133,20 @@ class Session:
         options: TaskOptions,
         inputs: Sequence[LazyFuture[Any]] = (),
         stream: StreamItems | None = None,
+        held: tuple[Held, ...] = (),
     ) -> TaskFuture[Any]:
-        """Run one call on some worker, once its *inputs* are there; what it yields goes into *stream*."""
-        return self._dispatcher.submit(code, args, options, inputs, stream)
+        """Run one call on some worker, once its *inputs* are there; what it yields goes into *stream*. *held*: what its
+        arguments need of the object store."""
+        return self._dispatcher.submit(code, args, options, inputs, stream, held)
+
+    def objects(self) -> ObjectSpace | None:
+        """Where this session keeps large values; ``None`` where the host has no object store, or is another machine.
+
+        Raises what opening the session does.
+        """
+        if not self._id:
+            self._open()
+        return self._objects
 
     def kill(self, future: TaskFuture[Any]) -> bool:
         """Cancel a call even if it runs."""
@@ -164,6 +190,9 @@ class Session:
         self._dispatcher.close()
         if self._actors is not None:
             self._actors.close()
+        if self._objects is not None and self._objects.about.owner:
+            self._take_over()
+            self._objects.close()
         self._returns.put(None)
         with self._lock:
             session_id, self._id = self._id, ""
@@ -295,7 +324,9 @@ class Session:
             environment = lane.shape.environment or self._environment
             sent, plain = self._working_dir, environment is None
             here = of_this_process(installed=plain) if sent is None else sent.environment(plain)
-            sock.sendall(encode_hello(str(grant["secret"]), PYTHON if plain else "", session_id, here))
+            space = self._objects
+            objects = None if space is None else ObjectsOfClient(space.secret, space.about.home or _home(session_id))
+            sock.sendall(encode_hello(str(grant["secret"]), PYTHON if plain else "", session_id, here, objects))
             decoder = FrameDecoder()
             frames: list[list[Any]] = []
             while not frames:
@@ -396,7 +427,38 @@ class Session:
                 self._id = str(opened["session_id"])
                 self._renew_s = float(opened.get("renew_s", 2.0))
                 self._dispatcher.pool_balancing = _policies(opened.get("balancing"))
+                self._open_objects(str(opened.get("objects") or ""))
             return self._id
+
+    def _open_objects(self, path: str) -> None:
+        # Once: the space stays when the session is lost, and another is opened in its place.
+        if not path or self._objects is not None or self._stop.is_set() or not os.path.isdir(os.path.dirname(path)):
+            return
+        served = objects_here.served_space()
+        if served is not None:
+            self._objects = served  # what we keep is of the session that we work for: its references outlive us
+            return
+        about = SpaceAbout(True, "", user_name(), self._id, os.getpid())
+        self._objects = objects_here.open_space(path, self._objects_secret, about)
+        objects_here.owns(self._objects)
+
+    def _take_over(self) -> None:
+        """Have values of this process that lie in the store, and may still be asked for, be objects here."""
+        until = time.monotonic() + TAKE_OVER_S
+        for future in list(self._kept):
+            if time.monotonic() > until:
+                return
+            with contextlib.suppress(Exception):  # whoever asks for the value is told what was wrong
+                future.unfold()
+
+    def take_gifts(self, gifts: Iterable[Any], future: TaskFuture[Any] | None = None) -> tuple[Held, ...]:
+        """Take what is kept in the object store for values that came: for that of *future*."""
+        if future is not None:
+            self._kept.add(future)
+        try:
+            return objects_here.take_gifts(gifts)
+        except ActorGridError:
+            return ()  # the worker is the user's own: what it says is the user's affair
 
     def _session_lost(self, session_id: str) -> None:
         with self._lock:
@@ -440,6 +502,11 @@ class Session:
             owner = allocation.get("owner") or {}
             if owner.get("session_id") == session_id and owner.get("lease_id") not in known:
                 self.give_back(str(owner["lease_id"]))
+
+
+def _home(session_id: str) -> str:
+    """The host that a session was opened on."""
+    return session_id.rpartition(".")[0]
 
 
 def _policies(told: Any) -> dict[str, str]:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from actorgrid import task_context
 from actorgrid.errors import BadRequest
+from actorgrid.objects.space import Held
 from actorgrid.transports.task_frames import MAX_TEXT_CHARS, MAX_WINDOW, TaskAbout
 
 if TYPE_CHECKING:
@@ -28,16 +29,16 @@ class StreamItems:
             raise BadRequest(f"a window is from 1 to {MAX_WINDOW} values", asked=f"window={window}")
         self.window = window
         self.received = 0
-        self._waiting: deque[bytes] = deque()
+        self._waiting: deque[tuple[bytes, tuple[Held, ...]]] = deque()
         self._ended = False
         self._changed = threading.Condition()
 
-    def put(self, body: bytes) -> None:
-        """Add a value that arrived."""
+    def put(self, body: bytes, held: tuple[Held, ...] = ()) -> None:
+        """Add a value that arrived, with what it needs of the object store."""
         with self._changed:
             self.received += 1
             if not self._ended:
-                self._waiting.append(body)
+                self._waiting.append((body, held))
                 self._changed.notify()
 
     def end(self, forget: bool = False) -> None:
@@ -48,8 +49,8 @@ class StreamItems:
                 self._waiting.clear()
             self._changed.notify_all()
 
-    def take(self) -> bytes | None:
-        """The next value, once it is here; ``None`` at the end."""
+    def take(self) -> tuple[bytes, tuple[Held, ...]] | None:
+        """The next value, once it is here, with what it needs; ``None`` at the end."""
         with self._changed:
             while not self._waiting and not self._ended:
                 self._changed.wait()

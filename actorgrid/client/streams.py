@@ -10,6 +10,7 @@ from concurrent.futures import CancelledError
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from actorgrid.errors import NotSupported
+from actorgrid.objects.space import Held
 from actorgrid.transports.task_frames import encode_more
 
 from .pickling import loads_value
@@ -44,8 +45,8 @@ class TaskStream(Generic[T]):
 
     def __next__(self) -> T:
         """The next value. Raises what the generator raised, WorkerLost, TaskTimedOut; StopIteration at the end."""
-        body = self._next_body()
-        if body is None:
+        item = self._next_item()
+        if item is None:
             self._check_end()
             raise StopIteration
         self._taken += 1
@@ -53,7 +54,7 @@ class TaskStream(Generic[T]):
         if self._untold * 2 >= self._items.window:
             self.future.tell(encode_more(self.future.call.task_id, self._untold))
             self._untold = 0
-        value: T = loads_value(body)
+        value: T = loads_value(item[0])
         return value
 
     def __aiter__(self) -> AsyncIterator[T]:
@@ -88,7 +89,7 @@ class TaskStream(Generic[T]):
     def __repr__(self) -> str:
         return f"<TaskStream {self._taken} taken{' of it, done' if self.future.done() else ''}>"
 
-    def _next_body(self) -> bytes | None:
+    def _next_item(self) -> tuple[bytes, tuple[Held, ...]] | None:
         if self._items.is_ready:
             return self._items.take()
         with self.future.awaited():

@@ -29,7 +29,9 @@ from ..ledger.messages import Applied, LedgerSnapshot
 from ..ledger.records import UNKNOWN_USER
 from ..links.messages import AskHost, AskLeader, OpenRelay
 from ..replication.messages import StateChanged
-from ..work.messages import AttachLease, DetachLease, TellWorkerEnd
+from ..work.attempt_specs import object_store_path
+from ..work.environment import host_tag
+from ..work.messages import AttachLease, DetachLease, ObjectStoreWanted, TellWorkerEnd
 from ..work.worker_end import UNKNOWN, WorkerEnding
 from .core import choose_pool
 from .host_load import PUBLISH_S
@@ -192,12 +194,20 @@ class LoadBalancer(LedgerFollower):
         session_id = f"{self.host.host_id}.{secrets.token_hex(8)}"
         self._sessions[session_id] = LiveSession(self._deadline(), user_id=request.user_id)
         settings = self.host.settings.sessions
+        self.cast("worker_manager", ObjectStoreWanted())
         return {
             "session_id": session_id,
             "renew_s": settings.renew_s,
             "expires_s": settings.expire_s,
             "balancing": self._balancing(),
+            "objects": self._object_store(),
         }
+
+    def _object_store(self) -> str:
+        """The socket of this host's object store; empty where there is none."""
+        paths = self.host.paths
+        there = self.host.settings.objects.enabled
+        return str(object_store_path(paths.work_sockets_dir, host_tag(paths.data_dir))) if there else ""
 
     def _balancing(self) -> dict[str, str]:
         """By pool, which worker gets a task."""

@@ -151,6 +151,11 @@ def guard_path(folder: Path, host_tag: str) -> Path:
     return socket_path(folder, f"{host_tag}/guard", "g")
 
 
+def object_store_path(folder: Path, host_tag: str) -> Path:
+    """The socket of the object store of that data directory."""
+    return socket_path(folder, f"{host_tag}/objects", "o")
+
+
 def default_folder() -> str:
     """The folder in which work runs that names none: the user's home, else the root."""
     home = os.path.expanduser("~")

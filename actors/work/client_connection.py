@@ -9,6 +9,7 @@ from collections import deque
 from typing import Any
 
 from actorgrid.errors import ActorGridError, TransportError, UnknownKey
+from actorgrid.objects.space import ObjectSpace
 from actorgrid.transports.frames import FrameDecoder
 from actorgrid.transports.task_frames import MAX_FUNCTIONS, Function, TaskFrame
 
@@ -31,6 +32,7 @@ class ClientConnection:
         self.read_bytes = 0  # of tasks that were read and not given back: written by who reads, under its lock
         self.taken_bytes = 0  # of tasks taken to be run: written by the main thread
         self.inputs = InputValues()
+        self.space: ObjectSpace | None = None  # where its large values are kept
         self.cancelled: set[int] = set()  # ids of tasks whose values are not wanted; some may have ended
         self.replies: deque[bytes] = deque()
         self.replies_bytes = 0

@@ -20,11 +20,14 @@ from actorgrid.errors import (
     ActorGridError,
     DependencyFailed,
     NotARegularFile,
+    ObjectLost,
+    ObjectStoreFull,
     TaskFailed,
     TaskTimedOut,
     UnpicklableResult,
 )
 from actorgrid.import_environment import environment_of, take
+from actorgrid.objects.stored import PickledBeside
 from actorgrid.pickle_blame import blame, short
 from actorgrid.transports.remote_exceptions import LEFT_BEHIND, pickle_exception
 from actorgrid.transports.task_frames import decode_result
@@ -33,24 +36,29 @@ from .attempt_dir import RESULT_FILE_BYTES_MAX
 from .import_guard import no_imports
 
 MAX_TRACEBACK_CHARS = 64 * 1024
-_ATOMS = frozenset({type(None), bool, int, float, str, bytes})
+ATOMS = frozenset({type(None), bool, int, float, str, bytes})
 
 
 class TimeIsUp(BaseException):
     """Raised in a task when its time is up; no ``except Exception`` of the user's stops it."""
 
 
-def dump_value(value: Any, max_bytes: int) -> bytes:
-    """Pickle a task's value. Raises UnpicklableResult when it cannot be pickled or is too large, naming the part."""
+def dump_value(value: Any, max_bytes: int | None, beside: PickledBeside | None = None) -> bytes:
+    """Pickle a task's value; *beside* takes what pickle leaves out of it, and then there is no limit to that.
+
+    Raises UnpicklableResult when it cannot be pickled or is over *max_bytes*, naming the part.
+    """
     try:
         try:
-            if type(value) in _ATOMS:
+            if type(value) in ATOMS:
                 data = pickle.dumps(value, protocol=5)
             else:
                 with no_imports():
-                    data = pickle.dumps(value, protocol=5)
+                    data = pickle.dumps(value, protocol=5, buffer_callback=beside)
         except Exception:  # noqa: BLE001 - user classes raise anything; cloudpickle takes more than pickle does
-            data = code_pickler.dumps(value)
+            if beside is not None:
+                beside.clear()
+            data = code_pickler.dumps(value, beside)
     except Exception as error:  # noqa: BLE001 - as above
         found = blame(value, _pickles)
         where = f"the result cannot be pickled: {found.path}" if found.path else "the result cannot be pickled"
@@ -63,7 +71,7 @@ def dump_value(value: Any, max_bytes: int) -> bytes:
             else "return plain data, or write it to a file and return the path",
             path=found.path,
         ) from None
-    if len(data) > max_bytes:
+    if max_bytes is not None and len(data) > max_bytes:
         raise UnpicklableResult(
             f"the result is {len(data)} bytes, over the limit of {max_bytes}",
             asked=f"a {type(value).__module__}.{type(value).__qualname__}",
@@ -85,7 +93,7 @@ def describe_failure(error: BaseException, timeout_s: float | None = None) -> tu
     if isinstance(error, TimeIsUp):
         limit = f"{timeout_s:g} s" if timeout_s else "its time limit"
         return TaskTimedOut(f"the task ran past {limit}", hint="ask for a longer timeout=, or split the work"), None
-    if isinstance(error, UnpicklableResult | DependencyFailed):
+    if isinstance(error, UnpicklableResult | DependencyFailed | ObjectLost | ObjectStoreFull):
         return error, None
     frames = error.__traceback__
     while frames is not None and frames.tb_frame.f_globals.get("__name__", "").startswith("actorgrid.actors.work."):

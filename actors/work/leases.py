@@ -24,7 +24,7 @@ from actorgrid.supervisors.runtime import Waiter
 from actorgrid.supervisors.server import Server
 
 from .attempt_dir import AttemptDir, is_id
-from .attempt_specs import socket_path, standby_spec
+from .attempt_specs import object_store_path, socket_path, standby_spec
 from .attempts import COMMIT_AGAIN_S, LOOK_AGAIN_S
 from .containment import Containment
 from .core import (
@@ -372,6 +372,8 @@ class Leases:
                 "socket_path": str(self._socket_path(worker_id)),
                 "working_dirs": str(paths.working_dirs_dir),
                 "environments": limits_of(paths, self._server.host.settings),
+                "objects": str(object_store_path(paths.work_sockets_dir, self._tag)),
+                "host_id": self._server.host.host_id,
             },
         }
         try:

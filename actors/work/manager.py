@@ -50,10 +50,13 @@ from .messages import (
     EndOverdrawn,
     LeaseOutput,
     ListAttempts,
+    ObjectStoreWanted,
     OwnersOf,
+    ReportObjects,
     StartDelay,
     TellWorkerEnd,
 )
+from .object_store import ObjectStoreProcess
 from .outcomes import overdrawn, overdrawn_reason
 from .process_tree import owners_of, send
 from .worker_end import WorkerEnding
@@ -86,6 +89,7 @@ class WorkerManager(LedgerFollower):
         self._credentials = CredentialFiles(self)
         self._attempts = HostAttempts(self, self._ledger, self._zygote, self._renewer, self._credentials)
         self._leases = Leases(self, self._ledger, self._zygote, self._renewer, self._credentials)
+        self._objects = ObjectStoreProcess(self, self._zygote)
         self._follows = False
         self._killed_escaped = 0
         self._attempts_round, self._blobs_round = RoundRobin(LOOKS_MAX), RoundRobin(LOOKS_MAX)
@@ -100,8 +104,10 @@ class WorkerManager(LedgerFollower):
         self._zygote.start()
         self._attempts.recover()
         self._leases.recover()
+        self._objects.recover()
         self._killed_escaped = len(self._kill_escaped())
         self.every(TICK_S, self._leases.tick)
+        self.every(TICK_S, self._objects.tick)
         self.every(TICK_S, self._attempts.give_back_late)
         self.every(TICK_S, self._attempts.functions.tick)
         self.every(CLEAN_S, self._clean)
@@ -124,6 +130,7 @@ class WorkerManager(LedgerFollower):
             folders = self._folders()
             self._attempts.stop_all(grace_s)
             self._leases.stop_all()
+            self._objects.stop_all()
             told: set[int] = set()
             deadline = time.monotonic() + grace_s + STOP_MARGIN_S
             while time.monotonic() < deadline:
@@ -136,6 +143,7 @@ class WorkerManager(LedgerFollower):
                 time.sleep(0.005)
         self._attempts.leave()
         self._leases.leave()
+        self._objects.leave()
         self._zygote.stop()
         # The guard leaves when nobody is connected to it any more: not where work was left to the next start.
         left = any(folder.shim_pid() is not None for folder in self._folders())
@@ -147,6 +155,7 @@ class WorkerManager(LedgerFollower):
         """The folders of all that runs here."""
         folders = [attempt.directory for attempt in self._attempts.live.values()]
         folders += [AttemptDir(self.host.paths.workers_dir, worker.worker_id) for worker in self._leases.workers()]
+        folders += self._objects.folders()
         return folders
 
     def _prolong(self, absence_index: int) -> None:
@@ -155,6 +164,7 @@ class WorkerManager(LedgerFollower):
         if absence_index and own.get("absence_index") == absence_index and own["incarnation"] == self.host.incarnation:
             self._attempts.renew(own["absence_s"])
             self._leases.renew(own["absence_s"])
+            self._objects.renew(self.runtime.boottime() + own["absence_s"])
         else:
             self.log.warning("what runs is given no more time than usual for this restart")
 
@@ -214,6 +224,14 @@ class WorkerManager(LedgerFollower):
     @handles(TellWorkerEnd)
     async def _tell_worker_end(self, request: TellWorkerEnd) -> WorkerEnding:
         return await self._leases.ending(request.worker_id, request.lease_id)
+
+    @handles(ObjectStoreWanted)
+    def _object_store_wanted(self, _request: ObjectStoreWanted) -> None:
+        self._objects.want()
+
+    @handles(ReportObjects)
+    async def _report_objects(self, request: ReportObjects) -> dict[str, Any]:
+        return await self._objects.report(request.objects_max)
 
     @handles(ListAttempts)
     def _list_attempts(self, _request: ListAttempts) -> list[dict[str, Any]]:
@@ -296,7 +314,8 @@ class WorkerManager(LedgerFollower):
         if not self._follows:
             return
         self._kill_escaped()
-        remove_old_workers(self.host.paths.workers_dir, {worker.worker_id for worker in self._leases.workers()})
+        alive = {worker.worker_id for worker in self._leases.workers()} | self._objects.folder_names()
+        remove_old_workers(self.host.paths.workers_dir, alive)
         paths = self.host.paths
         bound_outputs(
             paths.attempts_dir, self.host.settings.work.outputs_bytes_max, sizes_of_outputs(paths.attempts_dir)

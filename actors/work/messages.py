@@ -45,6 +45,18 @@ class TellWorkerEnd:
 
 
 @dataclass(frozen=True, slots=True)
+class ObjectStoreWanted:
+    """A session was opened here: have the object store run. A cast."""
+
+
+@dataclass(frozen=True, slots=True)
+class ReportObjects:
+    """Ask what the object store holds. Answer: a dict, empty while there is no store (``ObjectStoreCore.spaces``)."""
+
+    objects_max: int
+
+
+@dataclass(frozen=True, slots=True)
 class ListAttempts:
     """List the attempts and workers on this host.
 

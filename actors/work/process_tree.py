@@ -75,9 +75,21 @@ def living(pids: list[int]) -> list[int]:
 
 
 def tree_rss_bytes(pid: int) -> int:
-    """Resident memory of all descendants of *pid*; shared pages count once per process."""
-    facts = (read_process(child) for child in descendants(pid))
-    return sum(fact.rss_bytes for fact in facts if fact is not None)
+    """Resident memory of all descendants of *pid*; pages that they share count once for each.
+
+    Without shared memory: what a task reads in the object store is not the task's.
+    """
+    return sum(map(own_rss_bytes, descendants(pid)))
+
+
+def own_rss_bytes(pid: int) -> int:
+    """Resident memory of a process without what it has of shared memory; 0 when it is gone."""
+    try:
+        with open(f"/proc/{pid}/status", "rb") as file:
+            lines = dict(line.split(b":", 1) for line in file if line.startswith((b"RssAnon:", b"RssFile:")))
+        return sum(int(text.split()[0]) for text in lines.values()) * 1024
+    except (OSError, ValueError, IndexError):
+        return 0
 
 
 def send(pid: int, number: int) -> None:

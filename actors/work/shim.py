@@ -192,7 +192,7 @@ class Shim:
         out_read, out_write = os.pipe2(os.O_CLOEXEC)
         err_read, err_write = os.pipe2(os.O_CLOEXEC)
         fault_read, fault_write = os.pipe2(os.O_CLOEXEC)
-        if self._spec["kind"] in ("worker", "functions"):
+        if self._spec["kind"] in ("worker", "functions", "objects"):
             control, child_control = socket.socketpair()
             self._worker = WorkerSocket(control, self._poll)
             inherited = [*inherited, child_control]
@@ -569,9 +569,9 @@ def run_shim(folder: str, ready: int, deadline: float, containment: Containment)
     sockets = [spec["control_path"]]
     listener = listen(spec["control_path"])
     inherited: list[socket.socket] = []
-    if spec["kind"] == "worker":
-        inherited.append(listen(spec["worker"]["socket_path"]))
-        sockets.append(spec["worker"]["socket_path"])
+    if spec["kind"] in ("worker", "objects"):
+        sockets.append(spec[spec["kind"]]["socket_path"])
+        inherited.append(listen(sockets[-1]))
     os.write(ready, msgpack.packb(os.getpid()))
     os.close(ready)
     from .function_shim import FunctionShim

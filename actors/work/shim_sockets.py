@@ -14,6 +14,8 @@ from actorgrid.transports.frames import FrameDecoder, encode_frame
 
 READ_BYTES = 64 * 1024
 MAX_CONTROLLERS = 4
+BACKLOG = 128
+"""Of an object store, many workers come at once."""
 MAX_CONTROL_FRAME = 4 * 2**20
 
 
@@ -25,7 +27,7 @@ def listen(path: str) -> socket.socket:
             os.unlink(path)
         listener.bind(path)
         os.chmod(path, 0o600)
-        listener.listen(16)
+        listener.listen(BACKLOG)
     except OSError:
         listener.close()
         raise

@@ -23,13 +23,15 @@ from typing import Any, NoReturn
 
 from actorgrid import user_actor_context
 from actorgrid.errors import BadRequest, NotSupported, TaskCancelled
+from actorgrid.objects import here
 from actorgrid.task_context import ATTEMPT_NUMBER
-from actorgrid.transports.task_frames import MAX_BODY_BYTES, encode_failure, encode_success
+from actorgrid.transports.task_frames import encode_failure, encode_success
 from actorgrid.transports.task_inputs import loads_with_inputs
 from actorgrid.transports.user_actor_frames import READY_METHOD, MethodCall
 from actorgrid.user_actor_context import MARK, ActorReference, CurrentActor, incarnation_of
 
-from .function_call import TimeIsUp, describe_failure, dump_value
+from .function_call import TimeIsUp, describe_failure
+from .task_values import pack_value
 from .user_actor_callers import Caller, Callers
 
 BATCH_S = 0.001  # calls that take less share one look at the sockets and one send
@@ -159,11 +161,19 @@ class UserActor:
             if inspect.iscoroutine(value):
                 value.close()
                 _refuse_awaitable(call)
-            return encode_success(call.call_id, dump_value(value, MAX_BODY_BYTES))
+            return self.answer(caller, call, value)
         except BaseException as error:  # noqa: BLE001 - the outermost loop of a call: what it raises is its result
             if self._timed:
                 self._stop_timer()  # the timer struck inside the clean-up
             return failure_of(error, call)
+
+    def answer(self, caller: Caller, call: MethodCall, value: Any) -> bytes:
+        """The answer to a call that gave a value. Raises UnpicklableResult."""
+        space = here.current_space()
+        body, gifts = pack_value(value, space if caller.objects else None)
+        if space is not None:
+            space.confirm()
+        return encode_success(call.call_id, body, gifts)
 
     def check(self, caller: Caller, call: MethodCall) -> None:
         """Raise TaskCancelled for a call that was taken back before it began."""
@@ -295,7 +305,7 @@ class _EventLoop:
             self._actor.check(caller, call)
             async with asyncio.timeout(call.timeout_s) as limit:
                 value = await self._value(call)
-            frame = encode_success(call.call_id, dump_value(value, MAX_BODY_BYTES))
+            frame = self._actor.answer(caller, call, value)
         except BaseException as error:  # noqa: BLE001 - the outermost loop of a call: what it raises is its result
             if isinstance(error, TimeoutError) and call.timeout_s is not None and limit.expired():
                 error = TimeIsUp()

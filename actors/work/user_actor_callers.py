@@ -52,14 +52,15 @@ class Caller:
     """One connection."""
 
     __slots__ = (
-        "begun_fd", "cancelled", "decoder", "gone", "mask", "out", "queued", "socket", "waiting", "waiting_bytes",
-        "welcome",
+        "begun_fd", "cancelled", "decoder", "gone", "mask", "objects", "out", "queued", "socket", "waiting",
+        "waiting_bytes", "welcome",
     )  # fmt: skip
 
     def __init__(self, connection: socket.socket) -> None:
         self.socket = connection
         self.decoder = FrameDecoder()
         self.welcome = False
+        self.objects = False  # whether it takes what is kept in the object store for it
         self.gone = False  # what it asked for before it left is done, and the answers are dropped
         self.waiting: deque[MethodCall] = deque()
         self.waiting_bytes = 0
@@ -204,7 +205,7 @@ class Callers:
             if not isinstance(message, ActorHello):
                 raise PeerRefused("the first frame must be a hello")
             self._check(message)
-            caller.welcome = True
+            caller.welcome, caller.objects = True, message.objects
             self.answer(caller, encode_actor_welcome(self._incarnation))
         elif isinstance(message, MethodCall):
             if self.stopping:

@@ -46,7 +46,6 @@ from actorgrid.transports.task_frames import (
     ENVIRONMENT_BUILDING,
     ENVIRONMENT_HERE,
     ENVIRONMENT_MISSING,
-    MAX_BODY_BYTES,
     PROTOCOL_VERSION,
     CancelTask,
     ClientHello,
@@ -74,11 +73,13 @@ from .async_calls import AsyncCalls
 from .built_environments import BuildProgress
 from .client_connection import ClientConnection
 from .environment import PYTHON, use_environment
-from .function_call import TimeIsUp, describe_failure, dump_value
+from .function_call import TimeIsUp, describe_failure
 from .item_stream import ItemGrants
 from .recall_watch import RecallWatch
 from .task_output import FLUSH_AFTER_S, TaskOutput
+from .task_values import pack_value
 from .user_actor import UserActor
+from .worker_objects import WorkerObjects
 from .worker_switch import WorkerHost, WorkerSwitch
 from .working_dir_spec import enter_working_dir
 from .working_dirs import WorkingDirs
@@ -101,6 +102,7 @@ class Worker:
         self._working_dirs = WorkingDirs(Path(places["working_dirs"])) if "working_dirs" in places else None
         self._is_over: Callable[[], bool] = host.deadline.is_over if host is not None else lambda: False
         self._switch = WorkerSwitch(host)
+        self._objects = WorkerObjects(places)
         self._environ: dict[str, str] = {}  # of the session
         self._imports: ImportEnvironment | None = None  # what the client said of itself
         self.last_flush = 0.0
@@ -204,6 +206,8 @@ class Worker:
                 for tee in self._tees:
                     tee.flush()
                 client.functions.clear()
+                client.space = None
+                self._objects.leave()
                 gc.collect()
 
     def _read_client(self, client: ClientConnection) -> None:
@@ -240,6 +244,7 @@ class Worker:
             elsewhere = message.environment is not None and not take(message.environment)
             self._imports = message.environment
             client.welcome = True
+            client.space = self._objects.serve(message.objects)
             client.socket.sendall(encode_welcome(self.worker_id, PYTHON, os.getpid(), self._gpu_uuids, elsewhere))
         elif isinstance(message, TaskFrame):
             client.queue(message)
@@ -301,6 +306,7 @@ class Worker:
             "environ": self._environ,
             "imports": None if self._imports is None else self._imports.to_plain(),
             "control_held": self._control_decoder.held,
+            "objects": self._objects.to_plain(),
         }
         ends = {"listener": self._listener, "control": self._control, "client": client.socket}
         self._switch.go(found, wanted.digest, self._environ, state, ends)
@@ -325,6 +331,7 @@ class Worker:
         self._control_decoder.feed(state["control_held"])
         connection = ClientConnection(client)
         connection.welcome = True
+        connection.space = self._objects.take_up(state["objects"])
         self._client = connection
         self._poll.register(client, select.POLLIN)
         self._say_of_environment(connection, ENVIRONMENT_HERE, PYTHON)
@@ -437,15 +444,17 @@ class Worker:
                     value = self._run_on(client, task, value)
             else:
                 value = self._call_timed(function, args, kwargs, client, task)
-            data = dump_value(value, MAX_BODY_BYTES)
+            data, gifts = pack_value(value, client.space)
             client.inputs.made(task_id, data)
-            reply = encode_success(task_id, data)
+            reply = encode_success(task_id, data, gifts)
         except BaseException as error:  # noqa: BLE001 - the outermost loop of a task: what it raises is its result
             if self._timed:
                 self._stop_timer()  # the timer struck inside the clean-up
             named, exception = self._describe(error, task, task_id in client.cancelled)
             reply = encode_failure(task_id, named, exception)
         task_context.begins(None)
+        if client.space is not None:
+            client.space.confirm()
         if client.cancelled:
             client.cancelled.discard(task_id)
         if task.attempt_number != 1:
@@ -489,7 +498,7 @@ class Worker:
         self._grants.begin(task_id, task.about.window)
         try:
             for item in items:
-                client.reply(encode_item(task_id, dump_value(item, MAX_BODY_BYTES)))
+                client.reply(encode_item(task_id, *pack_value(item, client.space)))
                 self.flush_replies()
                 count = self._grants.give()
                 self._await_grant(client, task_id)

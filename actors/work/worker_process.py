@@ -11,6 +11,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from actorgrid.actors.objects import server as object_store
+
 
 class WorkerDeadline(NamedTuple):
     """By when a worker has to be over, as its shim says from time to time."""
@@ -43,6 +45,8 @@ def worker_body(spec: dict[str, Any], inherited: list[socket.socket], deadline: 
         (control,) = inherited
         function_server.serve(spec, control, deadline.is_over)
     listener, control = inherited
+    if spec["kind"] == "objects":
+        object_store.serve(spec["objects"], listener, control, deadline.is_over)
     worker.serve(spec["worker"]["worker_id"], listener, control, WorkerHost(spec, deadline))
 
 

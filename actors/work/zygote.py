@@ -26,7 +26,7 @@ from setproctitle import setproctitle
 from actorgrid.errors import ActorGridError
 from actorgrid.transports.frames import FrameDecoder, encode_frame
 
-from . import function_call, function_job, function_server, function_shim, task_multiprocessing, worker  # noqa: F401
+from . import function_call, function_job, function_server, function_shim, task_multiprocessing, worker, worker_process  # noqa: F401
 from .containment import Containment, choose
 from .guard import GuardLink, start_guard
 from .linux import close_all_but, die_with_parent

@@ -25,7 +25,10 @@ from actorgrid.transports.frames import FrameDecoder, encode_frame
 _WORKER = """
 import socket, sys
 from actorgrid.actors.work.worker import serve
-serve(sys.argv[1], socket.socket(fileno=int(sys.argv[2])), socket.socket(fileno=int(sys.argv[3])))
+from actorgrid.actors.work.worker_process import WorkerDeadline
+from actorgrid.actors.work.worker_switch import WorkerHost
+host = WorkerHost({"worker": {"objects": sys.argv[4]}}, WorkerDeadline(lambda: False, -1)) if sys.argv[4] else None
+serve(sys.argv[1], socket.socket(fileno=int(sys.argv[2])), socket.socket(fileno=int(sys.argv[3])), host)
 """
 
 
@@ -38,7 +41,7 @@ def wait_until(condition: Callable[[], bool], timeout_s: float = 60.0) -> None:
 
 
 class WorkerProcess:
-    def __init__(self, folder: Path, number: int) -> None:
+    def __init__(self, folder: Path, number: int, objects: str = "") -> None:
         self.worker_id = f"w{number}"
         self.path = str(folder / f"{number}.sock")
         listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
@@ -47,7 +50,7 @@ class WorkerProcess:
         self._control, theirs = socket.socketpair()
         with listener, theirs:
             self.process = subprocess.Popen(
-                [sys.executable, "-c", _WORKER, self.worker_id, str(listener.fileno()), str(theirs.fileno())],
+                [sys.executable, "-c", _WORKER, self.worker_id, str(listener.fileno()), str(theirs.fileno()), objects],
                 pass_fds=(listener.fileno(), theirs.fileno()),
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.DEVNULL,
@@ -78,14 +81,16 @@ class WorkerProcess:
 
 
 class StandIn:
-    """``workers_max`` workers at most; a lease beyond that is refused as Overloaded."""
+    """``workers_max`` workers at most; a lease beyond that is refused as Overloaded. *objects*: of an object store."""
 
-    def __init__(self, workers_max: int = 2) -> None:
+    def __init__(self, workers_max: int = 2, objects: str = "") -> None:
         self.workers_max = workers_max
+        self.objects = objects
         self.token = secrets.token_hex(8)
         self.requests: list[tuple[str, str]] = []
         self.sessions: set[str] = set()
         self.leases: dict[str, WorkerProcess] = {}
+        self.lease_sessions: dict[str, str] = {}
         self.lease_requests: list[dict[str, Any]] = []
         self.routes: dict[tuple[str, str], Callable[[dict[str, Any], dict[str, str]], Any]] = {}
         self.lease_error: ActorGridError | None = None
@@ -139,13 +144,19 @@ class StandIn:
             case ("POST", ["sessions"]):
                 session_id = secrets.token_hex(4)
                 self.sessions.add(session_id)
-                return 200, {"session_id": session_id, "renew_s": 0.1, "expires_s": 10.0}
+                return 200, {"session_id": session_id, "renew_s": 0.1, "expires_s": 10.0, "objects": self.objects}
             case (_, ["sessions", session_id, *_]) if session_id not in self.sessions:
                 raise UnknownSession("no such session", asked=session_id)
             case ("POST", ["sessions", _, "renew"]):
                 return 200, {"done": True}
             case ("DELETE", ["sessions", session_id]):
                 self.sessions.discard(session_id)
+                owned = [each for each, owner in self.lease_sessions.items() if owner == session_id]
+                for lease_id in owned if self.objects else ():  # many clients of one door: its workers are few
+                    del self.lease_sessions[lease_id]
+                    ended = self.leases.pop(lease_id, None)
+                    if ended is not None:
+                        ended.stop()
                 return 200, {"done": True}
             case ("POST", ["sessions", session_id, "leases"]):
                 return 200, self._lease(session_id, body)
@@ -164,9 +175,10 @@ class StandIn:
             if len(self.leases) >= self.workers_max:
                 raise Overloaded("no room")
             self._made += 1
-            worker = WorkerProcess(Path(self._folder.name), self._made)
+            worker = WorkerProcess(Path(self._folder.name), self._made, self.objects)
             lease_id = f"l{self._made}"
             self.leases[lease_id] = worker
+            self.lease_sessions[lease_id] = session_id
         return {
             "lease_id": lease_id,
             "worker_id": worker.worker_id,

@@ -10,6 +10,8 @@ SHARED = {
     # An answer of the HTTP API and what it shows; the document at /openapi.json has its name.
     "JoinToken",
     "Lock",
+    # One of users' values, and one of servers: no page and no module has to do with both.
+    "Ref",
     "SettingChanged",
     "TrustedAuthority",
     # The setting, and the class that a plugin registered under it derives from.

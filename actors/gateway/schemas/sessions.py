@@ -13,6 +13,8 @@ class SessionAnswer(AnswerBody):
     expires_s: float
     balancing: dict[str, str] = {}
     """By pool, which of the session's workers gets a task where the client does not say."""
+    objects: str = ""
+    """The socket of the host's object store, for clients on that host; empty: it has none."""
 
 
 class RenewalAnswer(AnswerBody):

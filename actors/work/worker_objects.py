@@ -1,0 +1,43 @@
+"""A worker at the object store of its host: with the space of the client that it serves."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from actorgrid.objects import here
+from actorgrid.objects.space import ObjectSpace
+from actorgrid.transports.object_frames import SpaceAbout
+from actorgrid.transports.task_frames import ObjectsOfClient
+
+
+class WorkerObjects:
+    """*places*: what the worker's spec says of its host; of one of before there were stores, nothing."""
+
+    def __init__(self, places: Mapping[str, Any]) -> None:
+        self._path = str(places.get("objects", ""))
+        self._host_id = str(places.get("host_id", ""))
+        self._client: ObjectsOfClient | None = None
+        here.use_store(self._path)
+
+    def serve(self, client: ObjectsOfClient | None) -> ObjectSpace | None:
+        """The space of a client, if its large values are to be kept here."""
+        space = None
+        if client is not None and self._path and client.home == self._host_id:
+            space = here.open_space(self._path, client.secret, SpaceAbout(home=self._host_id))
+        self._client = None if space is None else client
+        here.serve_session(space)
+        return space
+
+    def leave(self) -> None:
+        """Serve nobody's space any more; what is still referred to of it here stays."""
+        self._client = None
+        here.serve_session(None)
+
+    def to_plain(self) -> list[Any] | None:
+        """Whose space is served, for another Python in this one's place."""
+        return None if self._client is None else list(self._client)
+
+    def take_up(self, plain: list[Any] | None) -> ObjectSpace | None:
+        """Serve, in that Python, what the one before served."""
+        return self.serve(None if plain is None else ObjectsOfClient(*plain))
