@@ -8,12 +8,14 @@ from __future__ import annotations
 
 import fcntl
 import os
+import select
 import socket
 import threading
 import time
 import weakref
 from collections import deque
 from collections.abc import Sequence
+from concurrent.futures import Future
 from functools import partial
 from pathlib import Path
 from typing import Any, Protocol, TypeVar
@@ -60,7 +62,10 @@ class ActorFuture(LazyFuture[T]):
     def __init__(self, links: ActorLinks, call: ActorCall) -> None:
         super().__init__()
         self._links = links
-        self._call = call
+        self._call: ActorCall = call
+        self._what = f"{call.link.reference.class_name}.{call.method}"
+        # It has this future, which would keep itself alive, and with it a large value, until the collector comes.
+        self.add_done_callback(_let_call_go)
 
     def cancel(self, *, force: bool = False, cooperative: bool = False) -> bool:
         """Take the call back if it was not sent to the actor; ``True`` when it will give no value.
@@ -79,7 +84,17 @@ class ActorFuture(LazyFuture[T]):
         return not self.done() and self._links.has_begun(self._call)
 
     def _facts(self) -> list[tuple[str, object]]:
-        return [("method", f"{self._call.link.reference.class_name}.{self._call.method}")]
+        return [("method", self._what)]
+
+
+def _readable(sock: socket.socket) -> bool:
+    poll = select.poll()
+    poll.register(sock, select.POLLIN)
+    return bool(poll.poll(0))
+
+
+def _let_call_go(future: Future[Any]) -> None:
+    del future._call  # type: ignore[attr-defined]  # what asks for it looks whether it is done before
 
 
 class ActorCall:
@@ -352,7 +367,18 @@ class ActorLinks:
             link.cause = cause
 
     def die(self, link: ActorLink, death: ActorDied) -> None:
-        """End the actor for this process: all that is unfinished fails with *death*, and so will all that comes."""
+        """End the actor for this process: all that is unfinished fails with *death*, and so will all that comes.
+
+        By the thread that reads, which takes first what the actor has answered and nobody has read yet.
+        """
+        if self._io().is_reader():
+            self._die(link, death)
+        else:
+            self._io().soon(partial(self._die, link, death))
+
+    def _die(self, link: ActorLink, death: ActorDied) -> None:
+        while link.sock is not None and _readable(link.sock):
+            self._read(link)
         with self.lock:
             if link.death is not None:
                 return

@@ -340,16 +340,28 @@ class TaskFuture(LazyFuture[T]):
         call = self.call
         return [("function", getattr(getattr(call, "code", None), "name", ""))]
 
+    def settle(
+        self, decode: Callable[[bytes], Any], body: bytes, failed: bool | None = None, held: tuple[Held, ...] = ()
+    ) -> None:
+        """As of every future."""
+        super().settle(decode, body, failed, held)
+        self._ended()
+
     def set_exception(self, exception: BaseException | None) -> None:
         """As of every future."""
         super().set_exception(exception)
-        if self.call is not None:
-            self.call.held = ()
+        self._ended()
 
     def _cancelled(self) -> bool:
-        if self.call is not None:
-            self.call.held = ()
-        return super()._cancelled()
+        is_over = super()._cancelled()
+        self._ended()
+        return is_over
+
+    def _ended(self) -> None:
+        """Let go of the call, which has this future: nothing waits for the collector, least of all large values."""
+        call = self.call
+        if call is not None and self.done():
+            self.call = call.ended()
 
     def running(self) -> bool:
         """Whether a worker has started it, as far as is known here."""

@@ -86,11 +86,32 @@ class TaskCall:
         self.missing = 0  # how many of them are not there
         self.choice: tuple[str | None, str] = (None, "")  # its policy and key, for when it is chosen a worker later
 
+    def ended(self) -> EndedCall:
+        """What its future keeps of it once it has its outcome."""
+        self.held = self.inputs = ()
+        return EndedCall(self)
+
     def may_have_begun(self, token: Token | None) -> None:
         """A worker whose lease has *token* was sent it, and nobody can say that it did not start."""
         self.attempt_number += 1
         if token is not None and (self.token is None or token > self.token):
             self.token = token
+
+
+class EndedCall:
+    """What is left of a call that has its outcome, for its future: without the future, which would keep itself alive."""
+
+    __slots__ = ("cancelled", "code", "task_id")
+    done, link, missing = True, None, 0
+
+    def __init__(self, call: TaskCall) -> None:
+        self.task_id = call.task_id
+        self.code = call.code
+        self.cancelled = call.cancelled
+
+    def ended(self) -> EndedCall:
+        """Itself."""
+        return self
 
 
 class LeasedWorker:

@@ -153,6 +153,19 @@ def test_what_nobody_refers_to_is_freed(client: Client) -> None:
     assert np.array_equal(kept, array(4 * MIB, 0))
 
 
+def test_a_value_is_freed_with_its_future_and_not_only_when_the_collector_comes(client: Client) -> None:
+    client.submit(abs, -1).result(20)
+    gc.collect()
+    gc.disable()
+    try:
+        for seed in range(3):
+            assert len(client.submit(array, 4 * MIB, seed).result(20)) == 4 * MIB
+        client.submit(lambda: 1 / 0).exception(20)
+        wait_until(lambda: there(client)["count"] == 0)
+    finally:
+        gc.enable()
+
+
 def test_arguments_are_freed_when_their_task_is_done_or_fails_or_is_cancelled(client: Client) -> None:
     done = client.submit(len, array(4 * MIB))
     failed = client.submit(lambda a: a["no"], array(4 * MIB))
