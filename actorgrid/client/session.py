@@ -145,7 +145,7 @@ class Session:
         Raises what opening the session does.
         """
         if not self._id:
-            self._open()
+            self._open("")  # whether workers have our Python, a lease says
         return self._objects
 
     def kill(self, future: TaskFuture[Any]) -> bool:

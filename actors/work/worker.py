@@ -14,7 +14,6 @@ from __future__ import annotations
 import asyncio
 import faulthandler
 import gc
-import hmac
 import os
 import pickle  # nosec B403 - only after the client's secret was checked
 import select
@@ -33,11 +32,9 @@ from actorgrid.errors import (
     ActorGridError,
     MalformedBody,
     PeerRefused,
-    PythonMismatch,
     TaskCancelled,
     TransportError,
     UnknownKey,
-    WrongToken,
 )
 from actorgrid.import_environment import ImportEnvironment, of_plain, take
 from actorgrid.task_context import ATTEMPT_NUMBER, RunningCall
@@ -46,7 +43,6 @@ from actorgrid.transports.task_frames import (
     ENVIRONMENT_BUILDING,
     ENVIRONMENT_HERE,
     ENVIRONMENT_MISSING,
-    PROTOCOL_VERSION,
     CancelTask,
     ClientHello,
     EnvironmentFrame,
@@ -72,6 +68,7 @@ from actorgrid.transports.task_inputs import loads_with_inputs
 from .async_calls import AsyncCalls
 from .built_environments import BuildProgress
 from .client_connection import ClientConnection
+from .client_hello import check_hello
 from .environment import PYTHON, use_environment
 from .function_call import TimeIsUp, describe_failure
 from .item_stream import ItemGrants
@@ -240,7 +237,7 @@ class Worker:
         if not client.welcome:
             if not isinstance(message, ClientHello):
                 raise PeerRefused("the first frame must be a hello")
-            self._check(message)
+            check_hello(message, self._secret)
             elsewhere = message.environment is not None and not take(message.environment)
             self._imports = message.environment
             client.welcome = True
@@ -267,19 +264,6 @@ class Worker:
             client.reply(encode_recalled(client.give_back()))
         else:
             raise MalformedBody("a second hello")
-
-    def _check(self, hello: ClientHello) -> None:
-        if hello.version != PROTOCOL_VERSION:
-            raise PeerRefused("another protocol version", asked=str(hello.version), found=str(PROTOCOL_VERSION))
-        if not self._secret or not hmac.compare_digest(hello.secret.encode("utf-8", "replace"), self._secret):
-            raise WrongToken("the worker was not leased to this client", hint="ask for a lease and use its secret")
-        if hello.python and hello.python != PYTHON:
-            raise PythonMismatch(
-                "client and worker cannot exchange functions",
-                asked=f"Python {hello.python}",
-                found=f"Python {PYTHON}",
-                hint="run client and host on the same minor version of Python",
-            )
 
     # -- another Python
 
