@@ -99,7 +99,7 @@ class TaskCall:
 
 
 class EndedCall:
-    """What is left of a call that has its outcome, for its future: without the future, which would keep itself alive."""
+    """What a future keeps of its call that has its outcome: without the future, which would keep itself alive."""
 
     __slots__ = ("cancelled", "code", "task_id")
     done, link, missing = True, None, 0
