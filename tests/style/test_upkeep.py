@@ -45,7 +45,6 @@ CALLED_FROM_OUTSIDE = {
     "FaultyNetwork.set_faults": "who plays faults between hosts (docs/peer_links.md)",
     **dict.fromkeys(("Client.semaphore", "AsyncClient.semaphore"), "people's programs (docs/locks.md)"),
     "ActorClass.get_or_create": "people's programs (docs/user_actors.md)",
-    "Ref.itself": "people's programs (docs/objects.md)",
     "GpuClusteringManager.select_best_device": "people who pool GPUs in their own programs (docs/gpu_clustering.md)",
     "on_enter": "state machines that people write (docs/state_machines.md)",
     "StateMachine.defer": "state machines that people write (docs/state_machines.md)",
