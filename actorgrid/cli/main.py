@@ -50,6 +50,7 @@ COMMANDS: dict[str, dict[str, tuple[str, str]]] = {
         "get": ("get:command", "Fetch files that a job kept (run --out, submit --out)."),
         "cancel": ("jobs:cancel", "Cancel jobs, waiting or running."),
         "edit": ("edit:command", "Change a job that waits: priority, time limit."),
+        "objects": ("objects:command", "List what sessions keep in the object stores."),
         "environments": ("environments:command", "List the Python environments that a host has built."),
         "why": ("why:command", "Why a job waits or failed, or a host is as it is, and what to do."),
         "state": ("state:command", "Read and change the shared state, which all hosts of a cluster have."),

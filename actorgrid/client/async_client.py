@@ -82,6 +82,7 @@ class AsyncClient(_Awaiting[Client], AsyncFunctionCalls):
     gpus = _awaited(Client.gpus)
     allocations = _awaited(Client.allocations)
     leases = _awaited(Client.leases)
+    objects = _awaited(Client.objects)
     cancel_lease = _awaited(Client.cancel_lease)
     decisions = _awaited(Client.decisions)
     performance = _awaited(Client.performance)

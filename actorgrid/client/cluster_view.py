@@ -59,6 +59,11 @@ class ClusterViewClient(HostHealthClient):
         allocations: list[dict[str, Any]] = self.http.get("/api/allocations")["allocations"]
         return allocations
 
+    def objects(self, limit: int = 100) -> list[dict[str, Any]]:
+        """What lies in the object stores, by host and session, with each host's *limit* largest values."""
+        hosts: list[dict[str, Any]] = self.http.get("/api/objects", limit=limit)["hosts"]
+        return hosts
+
     def leases(self) -> list[dict[str, Any]]:
         """Workers that sessions hold, of all clients: ``{"lease_id", "session_id", "user_id", "host", ...}``."""
         leases: list[dict[str, Any]] = self.http.get("/api/leases")["leases"]

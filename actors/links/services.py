@@ -24,7 +24,7 @@ from ..ledger.commands import GrantLease
 from ..membership.messages import Reaches
 from ..work.attempt_dir import AttemptDir
 from ..work.containment_here import containment_here
-from ..work.messages import AttachLease, DetachLease, EndAllWork, LeaseOutput, StartDelay, TellWorkerEnd
+from ..work.messages import AttachLease, DetachLease, EndAllWork, LeaseOutput, ReportObjects, StartDelay, TellWorkerEnd
 from .measuring import SERVICE
 from .output_pages import outputs_page, read_output_piece
 from .pieces import Fields, Piece, check_digest, is_count, read_piece, read_result_piece
@@ -40,6 +40,7 @@ END_MARGIN_S = 10.0
 LEAVE_STEP_S = 30.0
 REACHES_S = 2.0
 FAULTS_MAX = 1000
+OBJECTS_MAX = 1000
 
 Service = Callable[[str, Fields], Awaitable[Any]]
 
@@ -67,6 +68,7 @@ class Services:
             "output_files": self._output_files,
             "output_file": self._output_file,
             "lease_output": self._lease_output,
+            "objects": self._objects,
             "restart": self._restart,
             "end_all_work": self._end_all_work,
             "leave_step": self._leave_step,
@@ -275,6 +277,11 @@ class Services:
     async def _lease_output(self, _asker: str, fields: Fields) -> Any:
         offset, limit = _count(fields, "offset"), min(_count(fields, "limit"), 2**19)
         ask = LeaseOutput(_text(fields, "lease_id"), _text(fields, "stream"), offset, limit)
+        return await self._server.call("worker_manager", ask, WORKER_END_S)
+
+    async def _objects(self, _asker: str, fields: Fields) -> Any:
+        """Answer what lies in this host's object store."""
+        ask = ReportObjects(min(_count(fields, "limit"), OBJECTS_MAX))
         return await self._server.call("worker_manager", ask, WORKER_END_S)
 
     async def _worker_end(self, _asker: str, fields: Fields) -> Any:

@@ -376,7 +376,8 @@ class WorkerManager(LedgerFollower):
             figures[f"attempts_ended_{outcome}_total"] = float(count)
         for (pool, state), count in self._leases.counts().items():
             figures[f"workers_{pool}_{state}"] = float(count)
-        return figures
+        figures["object_stores_started_total"] = float(self._objects.starts_total)
+        return {**figures, **{name: float(value) for name, value in self._objects.figures.items()}}
 
     def status(self) -> dict[str, Any]:
         """What ``actorgrid inspect`` shows of this server, in plain values."""
@@ -394,4 +395,5 @@ class WorkerManager(LedgerFollower):
             "lease_age_max_s": self._renewer.age_max_s(),
             "may_start": self._renewer.may_start(),
             "killed_escaped_at_start": self._killed_escaped,
+            "objects": {"pid": self._objects.pid, "starts": self._objects.starts_total, **self._objects.figures},
         }

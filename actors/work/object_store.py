@@ -26,6 +26,7 @@ from .zygote_link import ZygoteLink
 KIND = "objects"
 BACKOFF_MAX_S = 5.0
 REPORT_S = 3.0
+FIGURES_S = 2.0
 MEMORY_SHARE = 0.3
 DISK_SHARE = 0.5
 
@@ -46,6 +47,8 @@ class ObjectStoreProcess:
         self._reports: dict[int, Waiter] = {}
         self._last_report = 0
         self.starts_total = 0
+        self.figures: dict[str, int] = {}  # what the store said last of itself
+        self._asks_figures = False
 
     # -- life
 
@@ -83,6 +86,18 @@ class ObjectStoreProcess:
     def tick(self) -> None:
         """Let it live for as long as a worker that nobody uses: it may go on so long without its agent."""
         self.renew(self._unused_until())
+        if self._link is not None and not self._asks_figures:
+            self._asks_figures = True
+            self._server.spawn(self._ask_figures())
+
+    async def _ask_figures(self) -> None:
+        try:
+            self.figures = (await self.report(0)).get("figures", {})
+            await self._server.sleep(FIGURES_S)
+        except CallTimeout as error:
+            self._server.log.warning("%s", error)
+        finally:
+            self._asks_figures = False
 
     def renew(self, deadline: float) -> None:
         """Let it live to *deadline*, on CLOCK_BOOTTIME."""
@@ -158,6 +173,7 @@ class ObjectStoreProcess:
             await end_marked(self._server, self._tag, directory)
         self._server.log.warning("the object store ended: what lay in it is lost; starting another")
         self._directory = None
+        self.figures = {}
         await self._again()
 
     def _unused_until(self) -> float:

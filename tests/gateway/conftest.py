@@ -40,7 +40,7 @@ from actorgrid.actors.replication.actor import DistributedState as RealDistribut
 from actorgrid.actors.replication.changes import ChangeLog, change_id, read_change_id
 from actorgrid.actors.security import messages as security
 from actorgrid.actors.security.host_material import store_material
-from actorgrid.actors.work.messages import DetachLease, LeaseOutput, ListAttempts
+from actorgrid.actors.work.messages import DetachLease, LeaseOutput, ListAttempts, ReportObjects
 from actorgrid.configs.paths import HostPaths
 from actorgrid.configs.schema import Settings
 from actorgrid.errors import ActorGridError, HostUnreachable, UnknownJob, UnknownKey, UnknownSession
@@ -548,6 +548,10 @@ class WorkerManager(StandIn):
     @handles(DetachLease)
     def detach(self, _request: DetachLease) -> None:
         return None
+
+    @handles(ReportObjects)
+    def objects(self, _request: ReportObjects) -> dict[str, Any]:
+        return {}
 
     @handles(LeaseOutput)
     def output(self, _request: LeaseOutput) -> dict[str, Any]:
