@@ -193,10 +193,9 @@ class Client(ClusterViewClient, FunctionCalls):
         return session.submit(code, packed.body, options, tuple(inputs), stream, packed.held)
 
     def put(self, value: T) -> Ref[T]:
-        """Keep a value in the object store, once for as many tasks as use it; what is given refers to it.
+        """Keep a value in the object store for as long as anybody refers to it, and this client lives.
 
-        It stays as long as anybody refers to it, and no longer than this client. Raises ObjectStoreFull,
-        UnpicklableFunction, NotSupported where there is no store, HostUnreachable.
+        Raises ObjectStoreFull, UnpicklableFunction, NotSupported where there is no store, HostUnreachable.
         """
         from .kept_values import put
 
