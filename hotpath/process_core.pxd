@@ -118,6 +118,7 @@ cdef class ProcessCore:
     cdef object clock
     cdef bint own_clock
     cdef dict behaviours
+    cdef dict replaced
     cdef object last_kind
     cdef Behaviour last_behaviour
     cdef LightProcess now_running

@@ -689,6 +689,7 @@ cdef class ProcessCore:
         self.own_clock = clock is time.monotonic_ns
         self.wheel = TimerWheel(self.now_ns() // TICK)
         self.behaviours = {}
+        self.replaced = {}
 
     def __dealloc__(self):
         # Whoever is left was never told to end: their memory is let go of, and that is all.
@@ -794,6 +795,14 @@ cdef class ProcessCore:
         """Change the priority from the next turn on."""
         process.level = level_of(priority)
 
+    def replace_class(self, old, new):
+        """Begin processes of *new* wherever *old* is asked for, from now on; *old* itself ends that."""
+        if new is old:
+            self.replaced.pop(old, None)
+        else:
+            self.replaced[old] = new
+        self.last_kind = None
+
     def take_class_anew(self, LightProcess process not None):
         """Let the class of the process, which was changed, count from now on."""
         process.behaviour = self.behaviour(type(process))
@@ -882,13 +891,15 @@ cdef class ProcessCore:
         return max(0, tick * TICK - self.now_ns())
 
     def drop_timers(self):
-        """Forget all timers."""
+        """Forget all timers, and who has ended and still stands in the run queue."""
         for item in self.wheel.items:
             if type(item) is SendTimer:
                 (<SendTimer>item).core = NULL
             elif isinstance(item, Waiting):
                 (<Waiting>item).timer = -1
         self.wheel = TimerWheel(self.now_ns() // TICK)
+        if not self.table.count:
+            self.ready.clear()
 
     @property
     def current(self):
@@ -938,6 +949,8 @@ cdef class ProcessCore:
                 )
             args = (kind, *args)
             kind = self.hooks.function_process
+        if self.replaced:
+            kind = self.replaced.get(kind, kind)
         behaviour = self.behaviour(kind)
         process = new_process(kind)
         pid = Pid.__new__(Pid)

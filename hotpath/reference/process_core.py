@@ -11,7 +11,7 @@ but an ActorGridError raised by ``handle_call`` is the answer to its caller.
 
 This core knows processes, mailboxes, calls and timers. What an end means (links, monitors, names, supervisors), where
 names lead and how other shards are reached is the business of its *hooks*, whose methods are listed in
-:class:`ProcessHooks`.
+``process_hooks.py``.
 
 What lives is in the table of pids, and the kernel hides it from the garbage collector, which would visit a million
 objects in vain; from its end on a process is an ordinary object again. So close a shard that is not used any more.
@@ -27,12 +27,13 @@ import ctypes
 from collections import deque
 from collections.abc import Callable
 from types import CoroutineType
-from typing import Any, Protocol
+from typing import Any
 
 from actorgrid.errors import BadRequest, CallTimeout, MailboxFull, ReceiveTimeout
 
 from .light_process import Behaviour, LightProcess
 from .pid_table import PidTable
+from .process_hooks import ProcessHooks
 from .process_records import (
     FAILED,
     NO_REPLY,
@@ -55,43 +56,6 @@ from .timer_wheel import TimerWheel
 TICK_NS = 100_000
 
 
-class ProcessHooks(Protocol):
-    """What the core asks of the shard around it."""
-
-    function_process: type[LightProcess]
-    """The class for functions that are spawned: its ``runs_a_function`` is true."""
-
-    def process_started(self, process: LightProcess) -> None:
-        """Take note that the start of a process that ``tells_start`` has ended well."""
-
-    def process_ended(self, process: LightProcess, error: BaseException | None) -> None:
-        """Take note that the code of a process is at its end, or raised *error*; ``remove`` it."""
-
-    def close_failed(self, process: LightProcess, error: BaseException) -> None:
-        """Take note that what a coroutine did when it was closed raised *error*."""
-
-    def mailbox_overflowed(self, process: LightProcess) -> None:
-        """End a process whose mailbox is full, as its class wishes."""
-
-    def whereis(self, name: Any) -> Pid | None:
-        """The process of that name. Raises BadRequest for what can be no name."""
-
-    def send_elsewhere(self, to: Any, message: Any) -> bool:
-        """Send to what is no process of this shard; whether it went."""
-
-    def call_elsewhere(self, call: ProcessCall) -> None:
-        """Bring a call to what is no process of this shard, or ``fail`` it."""
-
-    def foreign_await(self, process: LightProcess, awaited: Any) -> None:
-        """Deal with a process that awaits something that is not of here; ``wake`` it."""
-
-    def reply_message(self, call: ProcessCall) -> Any:
-        """The message that brings the outcome of a call with a label."""
-
-    def down_error(self, process: LightProcess, reason: Any) -> BaseException:
-        """What is raised at those who wait for an answer of a process that ended for *reason*."""
-
-
 class ProcessCore:
     """All processes of one shard, and their turns. *clock* gives nanoseconds and never steps back.
 
@@ -108,6 +72,7 @@ class ProcessCore:
         self._clock = clock
         self.wheel = TimerWheel(clock() // TICK_NS)
         self._behaviours: dict[type, Behaviour] = {}
+        self._replaced: dict[type, type] = {}
         self.current: LightProcess | None = None
         self._in_run = False
         self._interrupted = 0
@@ -136,6 +101,7 @@ class ProcessCore:
                     hint="spawn(Counter, 1), or spawn(function, 1) with async def function(me, start)",
                 )
             kind, args = self.hooks.function_process, (kind, *args)
+        kind = self._replaced.get(kind, kind)
         behaviour = self._behaviour(kind)
         level = behaviour.level if priority is None else level_of(priority)
         process: LightProcess = kind.__new__(kind)
@@ -261,6 +227,13 @@ class ProcessCore:
         """Change the priority from the next turn on."""
         process._level = level_of(priority)
 
+    def replace_class(self, old: type, new: type) -> None:
+        """Begin processes of *new* wherever *old* is asked for, from now on; *old* itself ends that."""
+        if new is old:
+            self._replaced.pop(old, None)
+        else:
+            self._replaced[old] = new
+
     def take_class_anew(self, process: LightProcess) -> None:
         """Let the class of the process, which was changed, count from now on."""
         process._behaviour = self._behaviour(type(process))
@@ -331,13 +304,15 @@ class ProcessCore:
         return -1 if tick is None else max(0, tick * TICK_NS - self._clock())
 
     def drop_timers(self) -> None:
-        """Forget all timers."""
+        """Forget all timers, and who has ended and still stands in the run queue."""
         for item in self.wheel.advance(1 << 62):
             if isinstance(item, SendTimer):
                 item.core = None
             else:
                 item.timer = -1
         self.wheel = TimerWheel(self._clock() // TICK_NS)
+        if not len(self._table):
+            self.ready.clear()
 
     @property
     def living(self) -> int:

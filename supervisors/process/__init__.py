@@ -22,6 +22,8 @@ from .asyncio_bridge import ask as ask
 from .asyncio_bridge import serve as serve
 from .asyncio_bridge import serving as serving
 from .base import Process as Process
+from .code_change import CodeChange as CodeChange
+from .code_change import change_code as change_code
 from .ends import exit_process as exit_process
 from .events import CallReply as CallReply
 from .events import ProcessDown as ProcessDown
@@ -37,3 +39,4 @@ from .process_supervisor import DynamicSupervisor as DynamicSupervisor
 from .process_supervisor import ProcessSupervisor as ProcessSupervisor
 from .running import current_process as current_process
 from .shard import Shard as Shard
+from .shard_host import ShardHost as ShardHost

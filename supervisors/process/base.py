@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Awaitable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from actorgrid.errors import NotSupported
 from actorgrid.hotpath.light import LightProcess, Pid, ProcessCall
@@ -26,7 +26,12 @@ log = logging.getLogger("actorgrid.process")
 
 
 class Process(LightProcess):
-    """Base of all light processes; see the module. Its attributes are its state."""
+    """Base of all light processes; see the module. Its attributes are its state.
+
+    ``version``: what ``code_change`` of the class that follows is told.
+    """
+
+    version: ClassVar[str] = ""
 
     @property
     def shard(self) -> Shard:
@@ -148,6 +153,12 @@ class Process(LightProcess):
     def format_state(self) -> dict[str, Any]:
         """What ``inspect`` shows of it: its attributes."""
         return dict(vars(self))
+
+    def code_change(self, old_version: str, state: dict[str, Any]) -> None:
+        """Called when a process of another class has become one of this.
+
+        *state* are its attributes, which it has still.
+        """
 
     def handle_info(self, message: Any) -> Any:
         """Take any message that is no call and no cast; this one only logs it."""

@@ -38,6 +38,7 @@ class ProcessEnds:
         self.crash_log = CrashLog()
         self.carrier: Carrier = NoCarrier()
         self.supervisors: dict[Pid, Any] = {}
+        self.changes: dict[type, Any] = {}
         self._monitor_ids = itertools.count(1)
         self._call_ids = itertools.count(1)
         self._remote = RemoteIndex()
@@ -217,6 +218,8 @@ class ProcessEnds:
             return
         if reason.kind in ("error", "hung"):
             label = f" ({ties.label})" if ties is not None and ties.label else ""
+            if (change := self.changes.get(type(process))) is not None:
+                change.crashed_one()
             self.crash_log.tell(f"{type(process).__name__} {process.pid}{label}", reason, self.now_ns())
         if ties is not None:
             self._untie(process, ties, reason)
@@ -336,6 +339,13 @@ class ProcessEnds:
             # Those that have timed out, or whose callers are gone, are not waited for any more.
             for old in [old for old, waiting in calls.items() if waiting.done]:
                 del calls[old]
+
+    def call_refused(self, number: int, error: BaseException) -> None:
+        """Fail a call of ours that cannot be sent."""
+        for remote in self._remote.values():
+            call = remote.calls.pop(number, None)
+            if call is not None:
+                call.fail(error)
 
     def take_message(self, target: Pid, message: Any) -> None:
         """Take a message from another shard."""

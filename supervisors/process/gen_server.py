@@ -21,7 +21,7 @@ class GenServer(Process):
     * ``handle_call(self, request, caller)``: what it returns is the answer; an ActorGridError that it raises, too.
       NO_REPLY puts it off.
     * ``handle_cast(self, message)``, ``handle_info(self, message)``
-    * ``terminate(self, reason)``
+    * ``terminate(self, reason)``, ``code_change(self, old_version, state)``
 
     Or mark methods with ``@handles(Type)``: each takes messages of that type, however they come. Any handler may be
     ``async def``: until it has ended, nothing else is handled. What a handler raises ends the process.

@@ -5,6 +5,7 @@ Bounds: a name is 1 to 200 characters; a process has 1,000 names and memberships
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 from actorgrid.errors import BadRequest, NameTaken, Overloaded
@@ -37,6 +38,10 @@ class ProcessNames:
     """Who has which name, and who is in which group."""
 
     def __init__(self) -> None:
+        self.on_freed: Callable[[str], None] = _nothing
+        """Called with a name that nobody has any more."""
+        self.on_membership: Callable[[str, Pid, bool], None] = _nothing
+        """Called with a group and who joined it (``True``) or left."""
         self.names: dict[str, Pid] = {}
         self.groups: dict[str, dict[Pid, None]] = {}
 
@@ -60,6 +65,7 @@ class ProcessNames:
             return False
         del self.names[name]
         del ties_of(process).names[name]  # type: ignore[union-attr]
+        self.on_freed(name)
         return True
 
     def join(self, group: str, process: LightProcess) -> None:
@@ -76,6 +82,7 @@ class ProcessNames:
         self._check_room(ties.groups, self.groups, process)
         ties.groups[group] = None
         self.groups.setdefault(group, members)[process.pid] = None
+        self.on_membership(group, process.pid, True)
 
     def leave(self, group: str, process: LightProcess) -> bool:
         """End the membership; ``False`` when there was none."""
@@ -86,6 +93,7 @@ class ProcessNames:
         if not members:
             del self.groups[group]
         del ties_of(process).groups[group]  # type: ignore[union-attr]
+        self.on_membership(group, process.pid, False)
         return True
 
     def members(self, group: str) -> list[Pid]:
@@ -106,3 +114,7 @@ class ProcessNames:
             raise Overloaded(f"{process.pid} has {NAMES_PER_PROCESS_MAX} names already", hint="one process, one name")
         if len(known) >= NAMES_MAX:
             raise Overloaded(f"{NAMES_MAX} names are known here already", hint="keep pids in a dict of your own")
+
+
+def _nothing(*_what: Any) -> None:
+    """Nobody wants to know."""

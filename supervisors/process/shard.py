@@ -102,7 +102,7 @@ class Shard(ProcessEnds):
         if link and parent is not None:
             self.link(parent, process.pid)
         if name is not None:
-            self.names.register(name, process)
+            self.register(name, process.pid)
         if label:
             ties_of(process).label = label
         return process.pid
@@ -121,6 +121,19 @@ class Shard(ProcessEnds):
         if outcome[0] is not None:
             raise _failed(kind, outcome[0])
         return pid
+
+    def when_started(
+        self, pid: Pid, kind: Any, started: Callable[[Pid], None], failed: Callable[[BaseException], None]
+    ) -> None:
+        """Call back when the ``init`` of a process that has had no turn yet has ended well, or it ended before."""
+
+        def ended(reason: ExitReason | None) -> None:
+            if reason is None:
+                started(pid)
+            else:
+                failed(_failed(kind, reason))
+
+        self._tell_start(pid, ended)
 
     def start_for(
         self, process: LightProcess, kind: Any, args: tuple[Any, ...], link: bool, timeout_s: float

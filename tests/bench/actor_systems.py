@@ -46,30 +46,30 @@ def actorgrid(work: Work) -> Measured:
 
 def thespian(work: Work) -> Measured:
     """Thespian's own TCP base, with the Thespian that this project uses."""
-    return _run([sys.executable, str(HERE / "peer_thespian.py"), json.dumps(asdict(work))], SLOW_S)
+    return run_program([sys.executable, str(HERE / "peer_thespian.py"), json.dumps(asdict(work))], SLOW_S)
 
 
 def xoscar(work: Work) -> Measured:
     """xoscar, two processes."""
-    return _run([str(python_with("xoscar")), str(HERE / "peer_xoscar.py"), json.dumps(asdict(work))], RUN_S)
+    return run_program([str(python_with("xoscar")), str(HERE / "peer_xoscar.py"), json.dumps(asdict(work))], RUN_S)
 
 
 def pykka(work: Work) -> Measured:
     """Pykka, one process."""
-    return _run([str(python_with("pykka")), str(HERE / "peer_pykka.py"), json.dumps(asdict(work))], RUN_S)
+    return run_program([str(python_with("pykka")), str(HERE / "peer_pykka.py"), json.dumps(asdict(work))], RUN_S)
 
 
 def beam(work: Work) -> Measured:
     """Processes of one BEAM."""
     sizes = [work.calls, work.pipelined, work.casts, work.mb1, work.mb64, work.timers, work.deaths, work.actors]
-    with _beam_code() as (erl, folder):
-        return _run([erl, "-noshell", "-pa", folder, "-run", "peer_beam", "inside", *map(str, sizes)], RUN_S)
+    with beam_code() as (erl, folder):
+        return run_program([erl, "-noshell", "-pa", folder, "-run", "peer_beam", "inside", *map(str, sizes)], RUN_S)
 
 
 def beam_nodes(work: Work) -> Measured:
     """Two BEAM nodes on this machine, and a name server of their own, all on loopback."""
     sizes = [work.calls, work.pipelined, work.casts, work.mb1, work.mb64]
-    with _beam_code() as (erl, folder), tempfile.TemporaryFile() as said:
+    with beam_code() as (erl, folder), tempfile.TemporaryFile() as said:
         where = 'io:format("~s/erts-~s/bin/epmd", [code:root_dir(), erlang:system_info(version)]), halt(0).'
         asked = subprocess.run(
             [erl, "-noshell", "-eval", where], capture_output=True, text=True, check=False, timeout=RUN_S
@@ -93,7 +93,7 @@ def beam_nodes(work: Work) -> Measured:
             if other.stdout is None or not other.stdout.readline().startswith(b"ready"):
                 said.seek(0)
                 raise Skipped(f"the other BEAM node did not start: {said.read().decode(errors='replace')[-300:]}")
-            return _run(node("a", "across", "b@127.0.0.1", *map(str, sizes)), RUN_S, environment)
+            return run_program(node("a", "across", "b@127.0.0.1", *map(str, sizes)), RUN_S, environment)
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,19 +116,19 @@ SYSTEMS = (
 
 
 @contextmanager
-def _beam_code() -> Iterator[tuple[str, str]]:
+def beam_code(source: str = "peer_beam.erl") -> Iterator[tuple[str, str]]:
     """Where ``erl`` is, and a folder with the compiled program."""
     erl = shutil.which("erl")
     if erl is None:
         raise Skipped("no `erl` on PATH")
     with tempfile.TemporaryDirectory() as folder:
         options = f'[{{outdir, "{folder}"}}, report]'
-        program = f'{{ok, _}} = compile:file("{HERE / "peer_beam.erl"}", {options}), halt(0).'
+        program = f'{{ok, _}} = compile:file("{HERE / source}", {options}), halt(0).'
         compiled = subprocess.run(
             [erl, "-noshell", "-eval", program], capture_output=True, text=True, check=False, timeout=RUN_S
         )
         if compiled.returncode:
-            raise Skipped(f"peer_beam.erl does not compile here: {(compiled.stdout + compiled.stderr)[-300:]}")
+            raise Skipped(f"{source} does not compile here: {(compiled.stdout + compiled.stderr)[-300:]}")
         yield erl, folder
 
 
@@ -139,7 +139,7 @@ def _free_port() -> int:
         return port
 
 
-def _run(command: Sequence[str], limit_s: float, environment: dict[str, str] | None = None) -> Measured:
+def run_program(command: Sequence[str], limit_s: float, environment: dict[str, str] | None = None) -> Measured:
     """The JSON of a program's last line. Raises Skipped with what it said instead."""
     with tempfile.TemporaryFile() as said, tempfile.TemporaryFile() as complained:
         with _process(command, env=environment, stdout=said, stderr=complained) as process:

@@ -25,7 +25,7 @@ PAGES = [ROOT / "README.md", ROOT / "CHANGELOG.md", *sorted((ROOT / "docs").rglo
 FENCE = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 MARKER = re.compile(r"<!-- not run: (.+?) -->\s*$")
 LINK = re.compile(r"\]\(([^)\s]+)\)")
-TAKES_LONG = re.compile(r"LocalCluster\(|^actorgrid (chaos|replay) ", re.MULTILINE)
+TAKES_LONG = re.compile(r"LocalCluster\(|ShardHost\(|^actorgrid (chaos|replay) ", re.MULTILINE)
 """In a block that starts hosts for itself, or plays with simulated ones: it is of the second tier."""
 NEVER_ENDS = {"up": "the agent it would start runs already", "doctor": "exits with 1 on a machine with problems"}
 

@@ -33,7 +33,6 @@ CALLED_FROM_OUTSIDE = {
     "Commands.list_commands": "click",
     "Commands.get_command": "click",
     "Commands.format_commands": "click",
-    "Server.await_capacity": "servers of people who use the actor layer by itself (docs/actors.md)",
     "Server.leave_group": "servers of people who use the actor layer by itself (docs/actors.md)",
     "GpuClusteringManager.distribute_workload": "people who pool GPUs in their own programs (docs/gpu_clustering.md)",
     "RaftCore.report_snapshot": "who owns a RaftCore, where something cannot be brought (docs/raft_core.md)",
@@ -60,10 +59,6 @@ CALLED_FROM_OUTSIDE = {
     **dict.fromkeys(
         ("Process.spawn_link", "Process.spawn_monitor", "Shard.run_until_idle", "Shard.run_for", "Shard.post_call"),
         "light processes and programs that people write (docs/light_processes.md)",
-    ),
-    **dict.fromkeys(
-        ("ProcessEnds.take_message", "ProcessEnds.take_signal", "ProcessEnds.shard_lost"),
-        "who carries between shards (docs/light_processes.md)",
     ),
     "DescriptorWatch": "actors that wait until a descriptor of their own takes bytes (tests/transports/mesh_actors.py)",
 }

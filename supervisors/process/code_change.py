@@ -1,0 +1,206 @@
+"""New code for living processes: each becomes one of another class, between two messages, and keeps its attributes.
+
+    change = change_code(shard, Counter, CounterV2, share=0.1)     # a tenth of them, for a start
+    shard.wait_until(lambda: change.done)
+    change.widen(1.0)                                               # now all, and those that are begun from now on
+
+A process handles no message while it changes. The new class's ``code_change(self, old_version, state)`` may give it
+what it lacks; *state* is a copy of its attributes, and *old_version* the old class's ``version``. A change has failed
+when that raises, when it is interrupted because it runs too long, or when an attribute that the new class declares
+(``total: int`` in its body) is not there afterwards: the process then is as it was, of the old class and with the
+attributes of before. (What they refer to is not copied: set an attribute anew instead of changing what it holds.)
+
+One failure too many, or one crash too many of changed processes, takes the whole change back. Old and new live side by
+side meanwhile. Who calls notices nothing but the time that a change takes.
+
+A process whose life is a coroutine goes on with its old code, as in Erlang one that never makes a fully qualified call.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from actorgrid.errors import BadRequest
+from actorgrid.hotpath.light import Order, Pid
+
+from .base import Process
+
+if TYPE_CHECKING:
+    from .shard import Shard
+
+FAILURES_KEPT_MAX = 100
+CHANGES_KEPT_MAX = 100
+"""Crashes of processes of a class that so many changes came after count for none of them."""
+
+
+@dataclass(frozen=True, slots=True)
+class FailedChange:
+    """A process that could not be changed, and is as it was."""
+
+    pid: Pid
+    error: BaseException
+
+
+Outcome = Callable[[Process, BaseException | None], None]
+
+
+class CodeChange:
+    """One change under way or done; ``change_code`` makes it. Counts are of the processes of this shard."""
+
+    def __init__(
+        self, shard: Shard, old: type[Process], new: type[Process], failures_max: int, crashes_max: int
+    ) -> None:
+        self.shard = shard
+        self.old, self.new = old, new
+        self.failures_max = failures_max
+        self.crashes_max = crashes_max
+        self.changed = 0
+        self.skipped = 0
+        """Those whose life is a coroutine."""
+        self.crashed = 0
+        self.failed: list[FailedChange] = []
+        """The first hundred."""
+        self.failures = 0
+        self.taken_back = False
+        self.share = 0.0
+        self._asked: set[Pid] = set()
+        self._waiting = 0
+
+    @property
+    def done(self) -> bool:
+        """Whether nobody is still to be changed, or changed back."""
+        return self._waiting == 0
+
+    def widen(self, share: float) -> None:
+        """Change more of them, up to this share of all.
+
+        At 1.0, those that are begun from now on are of the new class.
+        """
+        if not isinstance(share, (int, float)) or not 0 < share <= 1:
+            raise BadRequest("this is no share", asked=repr(share), hint="more than 0, at most 1")
+        if self.taken_back:
+            raise BadRequest(f"the change to {self.new.__name__} was taken back", hint="begin another")
+        self.share = max(self.share, float(share))
+        mine = [process for process in self.shard.core.processes() if type(process) in (self.old, self.new)]
+        more = round(self.share * len(mine)) - len(self._asked)
+        for process in mine:
+            if more <= 0:
+                break
+            if process.pid not in self._asked and type(process) is self.old:
+                more -= 1
+                self._asked.add(process.pid)
+                self._order(process, self.old, self.new, self._changed)
+        if self.share == 1.0:
+            self.shard.core.replace_class(self.old, self.new)
+
+    def take_back(self) -> None:
+        """Give all the old code again, by the old class's ``code_change``; harmless when that was done."""
+        if self.taken_back:
+            return
+        self.taken_back = True
+        self.shard.core.replace_class(self.old, self.old)
+        for process in self.shard.core.processes():
+            if type(process) is self.new:
+                self._order(process, self.new, self.old, self._changed_back)
+
+    def crashed_one(self) -> None:
+        """Take note that a process of the new class crashed."""
+        self.crashed += 1
+        if self.crashed > self.crashes_max:
+            self.take_back()
+
+    def _order(self, process: Any, old: type[Process], new: type[Process], outcome: Outcome) -> None:
+        self._waiting += 1
+
+        def change(me: Any) -> None:
+            self._waiting -= 1
+            if type(me) is old:
+                outcome(me, change_process(self.shard, me, new))
+
+        if process.running_coroutine is not None and not hasattr(old, "init"):
+            self._waiting -= 1
+            self.skipped += 1
+            return
+        self.shard.core.tell(process, Order(change))
+
+    def _changed(self, process: Process, error: BaseException | None) -> None:
+        if error is None:
+            self.changed += 1
+            if self.taken_back:  # while it waited for its turn
+                change_process(self.shard, process, self.old)
+            return
+        self.failures += 1
+        if len(self.failed) < FAILURES_KEPT_MAX:
+            self.failed.append(FailedChange(process.pid, error))
+        if self.failures > self.failures_max:
+            self.take_back()
+
+    def _changed_back(self, process: Process, error: BaseException | None) -> None:
+        if error is None:
+            self.changed -= 1
+        elif len(self.failed) < FAILURES_KEPT_MAX:
+            self.failed.append(FailedChange(process.pid, error))
+
+
+def change_code(
+    shard: Shard,
+    old: type[Process],
+    new: type[Process],
+    share: float = 1.0,
+    *,
+    failures_max: int = 0,
+    crashes_max: int = 3,
+) -> CodeChange:
+    """Begin to change processes of exactly the class *old* to *new*; see the module. Raises BadRequest.
+
+    It is taken back at more than *failures_max* failures, or more than *crashes_max* crashes of processes of the new
+    class.
+    """
+    for kind in (old, new):
+        if not isinstance(kind, type) or not issubclass(kind, Process):
+            raise BadRequest("this is no class of processes", asked=repr(kind)[:200], hint="derive it from GenServer")
+        if hasattr(kind, "run"):
+            raise BadRequest(f"{kind.__name__} lives in a coroutine", hint="only processes with handlers change")
+    before = shard.changes.get(old)
+    if before is not None and not before.done:
+        raise BadRequest(f"not all have become {old.__name__} yet", hint="wait until that change is done")
+    change = CodeChange(shard, old, new, failures_max, crashes_max)
+    shard.changes[new] = change
+    if len(shard.changes) > CHANGES_KEPT_MAX:
+        del shard.changes[next(iter(shard.changes))]
+    change.widen(share)
+    return change
+
+
+def change_process(shard: Shard, process: Process, new: type[Process]) -> BaseException | None:
+    """Make *process*, which handles nothing now, one of *new*; gives the error of a change that failed."""
+    old: Any = type(process)
+    state = dict(vars(process)) if hasattr(process, "__dict__") else {}
+    try:
+        process.__class__ = new
+        process.code_change(old.version, dict(state))
+        missing = [name for name in declared_fields(new) if not hasattr(process, name)]
+        if missing:
+            raise BadRequest(f"{new.__name__} declares {', '.join(missing)}, which is not there after the change")
+    except KeyboardInterrupt:
+        raise
+    except BaseException as error:  # noqa: BLE001 - whatever the user's code_change raises, the process is as it was
+        process.__class__ = old
+        if hasattr(process, "__dict__"):
+            vars(process).clear()
+            vars(process).update(state)
+        return error
+    shard.core.take_class_anew(process)
+    return None
+
+
+def declared_fields(kind: type) -> list[str]:
+    """The attributes that a class and its bases declare, up to Process: annotations that are no ClassVar."""
+    found: dict[str, None] = {}
+    for base in reversed(kind.__mro__[: kind.__mro__.index(Process)]):
+        for name, annotation in vars(base).get("__annotations__", {}).items():
+            if "ClassVar" not in str(annotation):
+                found[name] = None
+    return list(found)
