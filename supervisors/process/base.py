@@ -31,6 +31,7 @@ class Process(LightProcess):
     ``version``: what ``code_change`` of the class that follows is told.
     """
 
+    __slots__ = ()  # so that a class may have them, too
     version: ClassVar[str] = ""
 
     @property
@@ -152,7 +153,7 @@ class Process(LightProcess):
 
     def format_state(self) -> dict[str, Any]:
         """What ``inspect`` shows of it: its attributes."""
-        return dict(vars(self))
+        return attributes_of(self)
 
     def code_change(self, old_version: str, state: dict[str, Any]) -> None:
         """Called when a process of another class has become one of this.
@@ -176,7 +177,18 @@ class Process(LightProcess):
 class FunctionProcess(Process):
     """A process that is an ``async`` function: ``spawn(function, *args)`` calls ``function(me, *args)``."""
 
+    __slots__ = ()
     runs_a_function = True
 
     async def run(self) -> None:
         """Never called: the function is."""
+
+
+def attributes_of(process: Process) -> dict[str, Any]:
+    """The attributes of a process, in ``__slots__`` too: its state."""
+    found = dict(getattr(process, "__dict__", {}))
+    for base in type(process).__mro__:
+        for name in vars(base).get("__slots__", ()):
+            if not name.startswith("__") and hasattr(process, name):
+                found[name] = getattr(process, name)
+    return found

@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING, Any
 from actorgrid.errors import BadRequest
 from actorgrid.hotpath.light import Order, Pid
 
-from .base import Process
+from .base import Process, attributes_of
 
 if TYPE_CHECKING:
     from .shard import Shard
@@ -177,7 +177,7 @@ def change_code(
 def change_process(shard: Shard, process: Process, new: type[Process]) -> BaseException | None:
     """Make *process*, which handles nothing now, one of *new*; gives the error of a change that failed."""
     old: Any = type(process)
-    state = dict(vars(process)) if hasattr(process, "__dict__") else {}
+    state = attributes_of(process)
     try:
         process.__class__ = new
         process.code_change(old.version, dict(state))
@@ -188,9 +188,10 @@ def change_process(shard: Shard, process: Process, new: type[Process]) -> BaseEx
         raise
     except BaseException as error:  # noqa: BLE001 - whatever the user's code_change raises, the process is as it was
         process.__class__ = old
-        if hasattr(process, "__dict__"):
-            vars(process).clear()
-            vars(process).update(state)
+        for name in attributes_of(process).keys() - state.keys():
+            delattr(process, name)
+        for name, value in state.items():
+            setattr(process, name, value)
         return error
     shard.core.take_class_anew(process)
     return None

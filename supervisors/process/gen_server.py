@@ -27,6 +27,7 @@ class GenServer(Process):
     ``async def``: until it has ended, nothing else is handled. What a handler raises ends the process.
     """
 
+    __slots__ = ()
     _by_type: ClassVar[dict[type, _Entry]] = {}
 
     def __init_subclass__(cls) -> None:

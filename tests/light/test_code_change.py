@@ -78,6 +78,32 @@ class Loses(Counter):
         del self.total
 
 
+def test_attributes_in_slots_are_state_too(shard: StillShard) -> None:
+    class Small(GenServer):
+        __slots__ = ("total",)
+
+        def init(self) -> None:
+            self.total = 7
+
+        def handle_call(self, request: Any, caller: Any) -> Any:
+            return self.total
+
+    class Smaller(Small):
+        __slots__ = ()
+
+        def code_change(self, old_version: str, state: dict[str, Any]) -> None:
+            assert state == {"total": 7}
+            self.total = 8
+            raise ValueError("no")
+
+    pid = shard.start(Small)
+    change = change_code(shard, Small, Smaller)
+    shard.run_until_idle()
+    assert change.taken_back
+    assert shard.call(pid, 1) == 7
+    assert shard.info(pid).format_state() == {"total": 7}  # type: ignore[union-attr]
+
+
 @pytest.mark.parametrize("new", [Raises, Loses, type("Other", (Counter,), {"__slots__": ("x",)})])
 def test_a_change_that_fails_leaves_the_process_as_it_was_and_is_taken_back(shard: StillShard, new: Any) -> None:
     pids = [shard.start(Counter, n) for n in range(3)]

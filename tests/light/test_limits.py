@@ -89,7 +89,7 @@ def test_a_million_live_and_a_tree_over_them_answers() -> None:
         pids = [shard.spawn(Cell) for _ in range(MILLION)]
         shard.run_until_idle()
         assert shard.core.living == MILLION
-        assert (resident_bytes() - before) / MILLION < 320  # with the list of pids
+        assert (resident_bytes() - before) / MILLION < 270  # with the list of pids
         town = shard.start(Town, 20)
         for district in range(20):
             for _ in range(100):
