@@ -91,6 +91,24 @@ def _cpu_ms(arguments: list[str]) -> float:
     return 1e3 * (after.ru_utime - before.ru_utime + after.ru_stime - before.ru_stime)
 
 
+def _import_ms(code: str) -> float:
+    before = resource.getrusage(resource.RUSAGE_CHILDREN)
+    subprocess.run([sys.executable, "-I", "-c", code], check=True)
+    after = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return 1e3 * (after.ru_utime - before.ru_utime + after.ru_stime - before.ru_stime)
+
+
+@registry.add("imports")
+def imports(runs: int) -> Iterator[Figure]:
+    """CPU time of ``import actorgrid`` beyond that of a bare interpreter."""
+    _import_ms("import actorgrid")
+    times = []
+    for _ in range(runs):
+        bare = min(_import_ms("pass") for _ in range(10))
+        times.append(min(_import_ms("import actorgrid") for _ in range(10)) - bare)
+    yield Figure("import actorgrid, CPU", "ms", times, False, must=20, note="each run is the least of 10")
+
+
 @registry.add("cli")
 def cli(runs: int) -> Iterator[Figure]:
     """CPU time of the command line: of ``--help``, and of ``status`` against a running host."""
