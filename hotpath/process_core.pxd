@@ -41,6 +41,10 @@ cdef class Pid:
     cdef PyObject* process  # borrowed; NULL when it has ended, or lives elsewhere
 
 
+cdef class CoreCell:
+    cdef PyObject* core     # borrowed; NULL when it is gone
+
+
 cdef class Behaviour:
     cdef object start       # functions that take the process first; None where there is none
     cdef object message
@@ -55,7 +59,7 @@ cdef class Behaviour:
 
 
 cdef class LightProcess(Mail):
-    cdef PyObject* core     # borrowed; NULL when the process has ended
+    cdef CoreCell home      # of its core; an empty one when the process has ended
     cdef readonly Pid pid
     cdef Behaviour behaviour
     cdef object running     # the coroutine that runs for it
@@ -84,7 +88,7 @@ cdef class ProcessCall(Waiting):
     cdef readonly object label      # of one that is answered by a message
     cdef object on_answer           # of one that nobody here waits for
     cdef PyObject* holder           # borrowed: the process that put off its answer
-    cdef PyObject* core             # borrowed: of the timer
+    cdef CoreCell home              # of the core whose wheel has the timer
     cdef readonly object timeout_s
 
 
@@ -103,13 +107,14 @@ cdef class Order:
 
 
 cdef class SendTimer:
-    cdef PyObject* core     # borrowed; NULL once it was sent or cancelled, or the shard is closed
+    cdef CoreCell home      # of its core; an empty one once it was sent or cancelled
     cdef readonly object to
     cdef readonly object message
     cdef int timer
 
 
 cdef class ProcessCore:
+    cdef CoreCell home
     cdef object hooks
     cdef readonly ShardAddress address
     cdef PidTable table
@@ -130,6 +135,7 @@ cdef class ProcessCore:
     cdef readonly unsigned long long ended
     cdef unsigned long thread_id       # of who asked for an interruption of this turn; 0: nobody did
 
+    cdef int hide_wheel(self) except -1
     cdef Behaviour behaviour(self, object kind)
     cdef LightProcess start_process(self, object kind, tuple args, object parent, int priority)
     cdef LightProcess find_local(self, object to)

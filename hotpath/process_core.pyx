@@ -189,10 +189,19 @@ cdef object word(object kind, str name, dict words):
     return words[value]
 
 
+@cython.final
+@cython.no_gc
+cdef class CoreCell:
+    """Where a core is, for those who may outlive it: it empties this as it goes."""
+
+
+cdef CoreCell NOWHERE = CoreCell.__new__(CoreCell)
+
+
 cdef ProcessCore core_of(LightProcess process):
-    if process.core == NULL:
+    if process.home.core == NULL:
         raise NoSuchActor(f"process {process.pid} has ended", hint="only a living process sends, calls and waits")
-    return <ProcessCore>process.core
+    return <ProcessCore>process.home.core
 
 
 cdef class LightProcess(Mail):
@@ -200,6 +209,9 @@ cdef class LightProcess(Mail):
     on_full = "refuse"
     priority = "normal"
     slice_messages = 256
+
+    def __cinit__(self):
+        self.home = NOWHERE
 
     def send(self, to, message):
         """Send *message* to a Pid or name; ``True`` when it is in the mailbox, ``False`` when it is refused or lost."""
@@ -412,8 +424,9 @@ cdef int settle(Waiting waiting, object value, int state) except -1:
 
 
 cdef int wake(LightProcess process) except -1:
-    process.phase = READY
-    (<ProcessCore>process.core).ready.put(process, process.level)
+    if process.home.core != NULL:
+        process.phase = READY
+        (<ProcessCore>process.home.core).ready.put(process, process.level)
     return 0
 
 
@@ -455,15 +468,15 @@ cdef int settle_call(ProcessCall call, object value, int state) except -1:
     call.value = value
     call.process = None
     if call.timer >= 0:
-        if call.core != NULL:
-            (<ProcessCore>call.core).wheel.take(call.timer)
+        if call.home.core != NULL:
+            (<ProcessCore>call.home.core).wheel.take(call.timer)
         call.timer = -1
     if process is not None:
         if process.awaited is call:
             if process.phase == AWAITING:
                 wake(process)
-        elif call.label is not None and process.core != NULL:
-            core = <ProcessCore>process.core
+        elif call.label is not None and process.home.core != NULL:
+            core = <ProcessCore>process.home.core
             deliver_always(process, core.hooks.reply_message(call))
     elif call.on_answer is not None:
         on_answer = call.on_answer
@@ -483,7 +496,7 @@ cdef ProcessCall place_call(
     call.process = caller
     call.label = label
     call.on_answer = on_answer
-    call.core = <PyObject*>core
+    call.home = core.home
     call.timeout_s = timeout_s
     if timeout_s is not None:
         call.timer = core.wheel.put(core.tick_about(timeout_s), call)
@@ -571,10 +584,10 @@ cdef PyObject* receive_step(Receive receive) except? NULL:
     cdef LightProcess process = receive.process
     cdef ProcessCore core
     if receive.state == PENDING and process is not None:
-        if process.core == NULL:
+        if process.home.core == NULL:
             raise NoSuchActor(f"process {process.pid} has ended")
         if not look(receive) and receive.timeout_s is not None and receive.timer < 0:
-            core = <ProcessCore>process.core
+            core = <ProcessCore>process.home.core
             if receive.timeout_s <= 0:
                 if process.left > 0:
                     receive.state = FAILED
@@ -585,7 +598,7 @@ cdef PyObject* receive_step(Receive receive) except? NULL:
         Py_INCREF(receive)
         return <PyObject*>receive
     if receive.timer >= 0:
-        (<ProcessCore>process.core).wheel.take(receive.timer)
+        (<ProcessCore>process.home.core).wheel.take(receive.timer)
         receive.timer = -1
     receive.process = None
     value = receive.value
@@ -615,12 +628,15 @@ cdef class Order:
 
 @cython.final
 cdef class SendTimer:
+    def __cinit__(self):
+        self.home = NOWHERE
+
     def cancel(self):
         """Do not send; ``False`` when it was sent or cancelled already."""
-        if self.core == NULL:
+        if self.home.core == NULL:
             return False
-        (<ProcessCore>self.core).wheel.take(self.timer)
-        self.core = NULL
+        (<ProcessCore>self.home.core).wheel.take(self.timer)
+        self.home = NOWHERE
         return True
 
 
@@ -630,8 +646,7 @@ cdef int deliver(LightProcess process, object message) except -1:
         return overflow(process, message)
     mail_push(process, message)
     if process.phase == WAITING and not process.flags & HELD:
-        process.phase = READY
-        (<ProcessCore>process.core).ready.put(process, process.level)
+        wake(process)
     return True
 
 
@@ -645,9 +660,12 @@ cdef int deliver_always(LightProcess process, object message) except -1:
 
 cdef int overflow(LightProcess process, object message) except -1:
     """Deal with a message for a full mailbox by the policy of its class; whether it is in."""
-    cdef ProcessCore core = <ProcessCore>process.core
+    cdef ProcessCore core
     cdef int policy = process.behaviour.on_full
     cdef unsigned int place
+    if process.home.core == NULL:
+        return False
+    core = <ProcessCore>process.home.core
     core.refused += 1
     if policy == DROP_OLDEST:
         for place in range(process.count):
@@ -679,7 +697,13 @@ cdef int elsewhere(ProcessCore core, object to, object message) except -1:
 
 
 @cython.final
+@cython.no_gc_clear
 cdef class ProcessCore:
+    # What is within is no business of the collector: it would empty tables that are in use until the core itself goes.
+    def __cinit__(self):
+        self.home = CoreCell.__new__(CoreCell)
+        self.home.core = <PyObject*>self
+
     def __init__(self, hooks, host, shard, clock, processes_max):
         self.hooks = hooks
         self.address = ShardAddress(host, shard)
@@ -690,14 +714,19 @@ cdef class ProcessCore:
         self.wheel = TimerWheel(self.now_ns() // TICK)
         self.behaviours = {}
         self.replaced = {}
+        for kept in (self.table, self.table.items, self.ready, self.ready.rings, *self.ready.rings):
+            untrack(kept)
+        self.ready.hidden = True
+        self.hide_wheel()
 
     def __dealloc__(self):
         # Whoever is left was never told to end: their memory is let go of, and that is all.
         cdef LightProcess process
+        self.home.core = NULL
         if self.table is not None:
             for process in self.table.items:
                 if process is not None:
-                    process.core = NULL
+                    process.home = NOWHERE
                     process.phase = ENDED
                     process.pid.process = NULL
                     track(process)
@@ -717,13 +746,13 @@ cdef class ProcessCore:
         cdef PyObject* target
         if type(to) is Pid:
             target = (<Pid>to).process
-            if target != NULL and (<LightProcess>target).core == <PyObject*>self:
+            if target != NULL and (<LightProcess>target).home is self.home:
                 return bool(deliver(<LightProcess>target, message))
         return bool(elsewhere(self, to, message))
 
     def tell(self, LightProcess process not None, message):
         """Put a message in, whatever the limit of the mailbox; nothing happens when the process has ended."""
-        if process.core != NULL:
+        if process.home.core != NULL:
             deliver_always(process, message)
 
     def call(self, to, request, timeout_s, on_answer):
@@ -736,7 +765,7 @@ cdef class ProcessCore:
         timer.to = to
         timer.message = message
         timer.timer = self.wheel.put(self.tick_after(delay_s), timer)
-        timer.core = <PyObject*>self
+        timer.home = self.home
         return timer
 
     def call_after(self, delay_s, action):
@@ -757,19 +786,19 @@ cdef class ProcessCore:
 
     def hold(self, LightProcess process not None):
         """Suspend: no message is handled until ``release``. A coroutine that waits for something else goes on."""
-        if process.core != NULL:
+        if process.home.core != NULL:
             process.flags |= HELD
 
     def release(self, LightProcess process not None):
         """Resume a suspended process."""
-        if process.core != NULL and process.flags & HELD:
+        if process.home.core != NULL and process.flags & HELD:
             process.flags &= ~HELD
             if process.phase == WAITING and process.count:
                 wake(process)
 
     def wake(self, LightProcess process not None, awaited):
         """Let a coroutine that awaits *awaited*, something foreign, go on."""
-        if process.core != NULL and process.phase == AWAITING and process.awaited is awaited:
+        if process.home.core != NULL and process.phase == AWAITING and process.awaited is awaited:
             wake(process)
 
     def tell_start(self, LightProcess process not None):
@@ -814,9 +843,9 @@ cdef class ProcessCore:
         ``False`` when it had ended. Its coroutine, if one runs, is closed: that may run code of the user.
         """
         cdef Waiting awaited
-        if process.core == NULL or process.core != <PyObject*>self:
+        if process.home.core == NULL or process.home is not self.home:
             return False
-        process.core = NULL
+        process.home = NOWHERE
         process.phase = ENDED
         process.pid.process = NULL
         self.table.drop(process.pid.id, process.pid.generation)
@@ -894,10 +923,11 @@ cdef class ProcessCore:
         """Forget all timers, and who has ended and still stands in the run queue."""
         for item in self.wheel.items:
             if type(item) is SendTimer:
-                (<SendTimer>item).core = NULL
+                (<SendTimer>item).home = NOWHERE
             elif isinstance(item, Waiting):
                 (<Waiting>item).timer = -1
         self.wheel = TimerWheel(self.now_ns() // TICK)
+        self.hide_wheel()
         if not self.table.count:
             self.ready.clear()
 
@@ -922,6 +952,11 @@ cdef class ProcessCore:
         return self.wheel.count
 
     # -- within
+
+    cdef int hide_wheel(self) except -1:
+        untrack(self.wheel)
+        untrack(self.wheel.items)
+        return 0
 
     cdef Behaviour behaviour(self, object kind):
         cdef Behaviour found
@@ -959,7 +994,7 @@ cdef class ProcessCore:
         pid.generation = self.table.generations[pid.id]
         process.pid = pid
         pid.process = <PyObject*>process
-        process.core = <PyObject*>self
+        process.home = self.home
         process.behaviour = behaviour
         process.limit = behaviour.limit
         process.awaited = args
@@ -979,7 +1014,7 @@ cdef class ProcessCore:
             if to is None:
                 return None
         pid = <Pid>to
-        if pid.process != NULL and (<LightProcess>pid.process).core == <PyObject*>self:
+        if pid.process != NULL and (<LightProcess>pid.process).home is self.home:
             return <LightProcess>pid.process
         if same_shard(pid.at, self.address):
             return <LightProcess>self.table.find(pid.id, pid.generation)
@@ -995,7 +1030,7 @@ cdef class ProcessCore:
             return 0
         for item in self.wheel.advance(self.now_ns() // TICK):
             if type(item) is SendTimer:
-                (<SendTimer>item).core = NULL
+                (<SendTimer>item).home = NOWHERE
                 if (<SendTimer>item).to is None:
                     (<SendTimer>item).message()
                 else:
@@ -1050,7 +1085,7 @@ cdef class ProcessCore:
                 result = PyObject_Vectorcall(what, arguments, 2, NULL)
             elif type(message) is Order:
                 (<Order>message).action(process)
-                if process.core == NULL:
+                if process.home.core == NULL:
                     break
                 behaviour = process.behaviour
                 continue
@@ -1059,7 +1094,7 @@ cdef class ProcessCore:
                 what = <PyObject*>behaviour.message
                 result = PyObject_Vectorcall(what, arguments, 2, NULL)
             if result == Py_None and process.flags == 0 and type(message) is not ProcessCall:
-                if process.core == NULL:
+                if process.home.core == NULL:
                     break
                 continue  # by far the most frequent
             if not self.handled(process, result):
@@ -1115,7 +1150,7 @@ cdef class ProcessCore:
             return self.raised(process)
         value = <object>result
         Py_XDECREF(result)
-        if process.core == NULL:  # it was ended from within its own handler
+        if process.home.core == NULL:  # it was ended from within its own handler
             process.answering = None
             if type(value) is coroutine_type:
                 value.close()
@@ -1142,10 +1177,10 @@ cdef class ProcessCore:
         if process.flags:
             if process.flags & STARTING:
                 self.started(process)
-            if process.flags & (COROUTINE | STOPPING) and process.core != NULL:
+            if process.flags & (COROUTINE | STOPPING) and process.home.core != NULL:
                 self.hooks.process_ended(process, None)
                 return 0
-        return process.core != NULL
+        return process.home.core != NULL
 
     cdef int raised(self, LightProcess process) except -1:
         """Deal with what a handler raised; whether the turn goes on. Raises KeyboardInterrupt again."""
@@ -1153,7 +1188,7 @@ cdef class ProcessCore:
         if isinstance(error, KeyboardInterrupt):
             process.phase = WAITING
             raise error
-        if process.core == NULL:
+        if process.home.core == NULL:
             process.answering = None
             return 0
         if process.answering is not None and isinstance(error, ActorGridError):
@@ -1176,7 +1211,7 @@ cdef class ProcessCore:
         if outcome == PYGEN_NEXT:
             awaited = <object>result
             Py_XDECREF(result)
-            if process.core == NULL:
+            if process.home.core == NULL:
                 close_coroutine(self, process, running)
                 return 0
             process.awaited = awaited
@@ -1204,7 +1239,7 @@ cdef class ProcessCore:
             return self.raised(process)
         value = <object>result
         Py_XDECREF(result)
-        if process.core == NULL:
+        if process.home.core == NULL:
             process.answering = None
             return 0
         return self.returned(process, value)
@@ -1252,6 +1287,10 @@ cdef int level_of(object priority) except -1:
     if not isinstance(priority, str) or priority not in PRIORITY:
         raise BadRequest("there is no such priority", asked=repr(priority)[:200], hint="one of " + ", ".join(PRIORITY))
     return PRIORITY[priority]
+
+
+cdef void untrack(object kept) noexcept:
+    PyObject_GC_UnTrack(<PyObject*>kept)
 
 
 cdef void track(LightProcess process) noexcept:

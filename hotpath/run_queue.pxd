@@ -11,6 +11,7 @@ cdef class RunQueue:
     cdef Py_ssize_t heads[PRIORITIES]
     cdef Py_ssize_t counts[PRIORITIES]
     cdef Py_ssize_t count
+    cdef bint hidden                    # from the garbage collector, by who owns it
     cdef int normal_turns               # since low had its turn
 
     cdef int put(self, object item, int priority) except -1

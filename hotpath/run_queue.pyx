@@ -2,10 +2,14 @@
 """Whose turn it is, by priority, compiled. Contract and prose: ``reference/run_queue.py``."""
 
 cimport cython
+from cpython.object cimport PyObject
 from cpython.list cimport PyList_GET_ITEM, PyList_SET_ITEM
 from cpython.ref cimport Py_DECREF, Py_INCREF
 
 from actorgrid.errors import BadRequest
+
+cdef extern from "Python.h":
+    void PyObject_GC_UnTrack(PyObject*) noexcept
 
 MAX, HIGH, NORMAL, LOW = 0, 1, 2, 3
 NORMAL_TURNS_PER_LOW = 8
@@ -81,6 +85,8 @@ cdef class RunQueue:
         cdef list ring = <list>PyList_GET_ITEM(self.rings, priority)
         cdef Py_ssize_t head = self.heads[priority]
         cdef list larger = ring[head:] + ring[:head] + [None] * len(ring)
+        if self.hidden:
+            PyObject_GC_UnTrack(<PyObject*>larger)
         self.rings[priority] = larger
         self.heads[priority] = 0
         return larger
