@@ -68,6 +68,7 @@ ROOM_S = 10.0
 DISK_FULL_S = 10.0
 """A disk that took no more is asked again after so long."""
 MAX_MOVES = 64
+EARLY_MAX = 1000
 MAX_ENDED = 1000
 """Spaces of which it is remembered that, and why, they ended."""
 
@@ -476,11 +477,19 @@ class ObjectStoreCore:
 
     def _give(self, connection: StoreUser, space: Space, key: ObjectKey, token: int) -> None:
         stored = space.objects.get((key.store, key.number))
-        if stored is not None and stored.state is not State.WRITING and token:
+        if stored is None or stored.state is State.WRITING or not token:
+            return
+        if token in stored.early:
+            stored.early.discard(token)
+        else:
             stored.gifts[token] = connection.number
             connection.gifts.add((stored, token))
 
     def _take_gift(self, stored: StoredObject, token: int) -> None:
+        if token not in stored.gifts:
+            if len(stored.early) < EARLY_MAX:
+                stored.early.add(token)
+            return
         giver = self._connections.get(stored.gifts.pop(token, -1))
         if giver is not None:
             giver.gifts.discard((stored, token))

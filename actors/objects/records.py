@@ -25,7 +25,7 @@ class State(Enum):
 class StoredObject:
     """One object. It stays while anybody refers to it or reads it."""
 
-    __slots__ = ("block", "gifts", "holds", "key", "kind", "maker", "pins", "refers", "space", "state", "within")
+    __slots__ = ("block", "early", "gifts", "holds", "key", "kind", "maker", "pins", "refers", "space", "state", "within")
 
     def __init__(self, space: Space, key: ObjectKey, maker: int) -> None:
         self.space = space
@@ -37,6 +37,7 @@ class StoredObject:
         self.holds: dict[int, int] = {}  # by connection, how many references it has
         self.pins: dict[int, int] = {}  # by connection, how many readings
         self.gifts: dict[int, int] = {}  # tokens, and the connection that gave
+        self.early: set[int] = set()  # tokens of gifts that were taken before they were given, over another connection
         self.within = 0  # objects here whose values have a reference to it
         self.refers: tuple[StoredObject, ...] = ()
 

@@ -173,6 +173,17 @@ def test_a_gift_stays_for_whoever_takes_it_by_its_token() -> None:
     assert town.core.objects == 0
 
 
+def test_a_gift_that_is_taken_before_word_of_it_comes_does_not_stay_for_ever() -> None:
+    town = Town()
+    key = town.make(WORKER)
+    town.say(OWNER, HoldObject(0, key, 77))  # by another socket than the gift
+    town.say(WORKER, GiveObject(0, key, 77))
+    town.say(WORKER, drop(key))
+    assert town.core.objects == 1
+    town.say(OWNER, drop(key))
+    assert town.core.objects == 0
+
+
 def test_a_gift_of_a_process_that_died_stays_for_a_while() -> None:
     town = Town()
     key = town.make(WORKER)
