@@ -25,7 +25,9 @@ class State(Enum):
 class StoredObject:
     """One object. It stays while anybody refers to it or reads it."""
 
-    __slots__ = ("block", "early", "gifts", "holds", "key", "kind", "maker", "pins", "refers", "space", "state", "within")
+    __slots__ = (
+        "block", "early", "gifts", "holds", "key", "kind", "maker", "pins", "refers", "space", "state", "within",
+    )  # fmt: skip
 
     def __init__(self, space: Space, key: ObjectKey, maker: int) -> None:
         self.space = space
