@@ -58,12 +58,12 @@ def _entry(plain: Any) -> OutputEntry:
 
 def outputs_page(folder: AttemptDir, behind: str) -> OutputsPage:
     """The page of an attempt of this host that begins *behind* that path."""
-    status = folder.read_status() or {}
-    told = status.get("outputs") if isinstance(status.get("outputs"), dict) else {}
-    missing = [str(each) for each in (told or {}).get("missing") or ()]
+    status = folder.read_status()
+    told = None if status is None else status.get("outputs")
+    missing, problem = ([], "") if told is None else (told["missing"], told["problem"])
     kept = folder.outputs.is_dir()
     entries, rest = listing(folder.outputs, behind) if kept else ([], "")
-    return OutputsPage(folder.path.exists(), kept, entries, rest, missing, str((told or {}).get("problem") or ""))
+    return OutputsPage(folder.path.exists(), kept, entries, rest, missing, problem)
 
 
 def read_output_piece(folder: AttemptDir, path: str, offset: int, size: int) -> Piece | None:

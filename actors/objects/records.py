@@ -3,12 +3,24 @@
 from __future__ import annotations
 
 from enum import Enum
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypedDict
 
 from actorgrid.hotpath import Block
 from actorgrid.transports.object_frames import ObjectKey, SpaceAbout
 
 from .room import FileOf, SpaceRoom
+
+
+class StoreSpec(TypedDict):
+    """What a host's store is told when it starts."""
+
+    socket_path: str
+    """Where clients and workers come to it."""
+    host_id: str
+    folder: str
+    """Where it keeps what has no room in memory."""
+    memory_bytes: int
+    disk_bytes: int
 
 
 class State(Enum):

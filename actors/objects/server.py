@@ -41,7 +41,7 @@ from actorgrid.transports.object_frames import (
 
 from .core import Instruction, ObjectStoreCore
 from .files import SpaceFiles
-from .records import Answer, CloseFiles, HangUp, ReadSmall, Reserve, SpillCopy, WriteSmall
+from .records import Answer, CloseFiles, HangUp, ReadSmall, Reserve, SpillCopy, StoreSpec, WriteSmall
 from .room import FileOf, Punch, StoreLimits
 
 READ_BYTES = 256 * 1024
@@ -308,11 +308,9 @@ class ObjectStore:
             self._epoll.modify(self._control.fileno(), mask)
 
 
-def serve(
-    spec: dict[str, Any], listener: socket.socket, control: socket.socket, is_over: Callable[[], bool]
-) -> NoReturn:
+def serve(spec: StoreSpec, listener: socket.socket, control: socket.socket, is_over: Callable[[], bool]) -> NoReturn:
     """Be the store of the host, as its spec says."""
     _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
-    limits = StoreLimits(int(spec["memory_bytes"]), int(spec["disk_bytes"]))
-    ObjectStore(listener, control, str(spec["host_id"]), Path(spec["folder"]), limits).run(is_over)
+    limits = StoreLimits(spec["memory_bytes"], spec["disk_bytes"])
+    ObjectStore(listener, control, spec["host_id"], Path(spec["folder"]), limits).run(is_over)

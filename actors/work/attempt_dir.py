@@ -22,7 +22,6 @@ import os
 import re
 import struct
 from pathlib import Path
-from typing import Any
 
 import msgpack
 
@@ -30,12 +29,13 @@ from actorgrid.actors.files.untrusted_files import open_to_read, open_to_write, 
 from actorgrid.configs.fsync import sync_folder
 from actorgrid.errors import BadRequest, DiskFull, NotARegularFile
 
+from .work_records import WorkSpec, WorkStarted, WorkStatus, spec_of, started_of, status_of
+
 RESERVED_BYTES = 4096
 MAX_STATUS_BYTES = 1 << 20
 RESULT_FILE_BYTES_MAX = 65 * 2**20
 """The largest value of a function (``work.max_result_bytes`` is at most 64 MiB) with what surrounds it. A result file
 that is longer was not written by a worker: a sparse one may seem to hold exabytes."""
-UNSYNCED = "unsynced_in"
 """Of a status: the boot of the machine in which it and the result were written without syncing them. After another
 boot neither is what it was."""
 _ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,99}")
@@ -116,7 +116,7 @@ class AttemptDir:
 
     # -- written by the manager
 
-    def create(self, spec: dict[str, Any], *, durably: bool = True) -> None:
+    def create(self, spec: WorkSpec, *, durably: bool = True) -> None:
         """Make the folder with its spec and reserve the status's room. Raises DiskFull.
 
         Not *durably*, the spec is whole for every reader, and may be gone with the machine's power.
@@ -176,15 +176,15 @@ class AttemptDir:
             return None
         return lock
 
-    def write_status(self, status: dict[str, Any], *, durably: bool = True) -> dict[str, Any]:
+    def write_status(self, status: WorkStatus, *, durably: bool = True) -> WorkStatus:
         """Write how it ended into the reserved room, then give it its name; gives what was written. Raises OSError.
 
-        Not *durably*, it is only good until the machine's next boot, which it says then (``UNSYNCED``).
+        Not *durably*, it is only good until the machine's next boot, which it says then (``unsynced_in``).
         """
         if not durably:
             from .linux import boot_id
 
-            status = {UNSYNCED: boot_id(), **status}
+            status = {**status, "unsynced_in": boot_id()}
         data = msgpack.packb(status, use_bin_type=True)
         reserved = self.path / "status.tmp"
         fd = open_to_write(self.path, reserved.name)
@@ -208,19 +208,19 @@ class AttemptDir:
         """Whether the attempt was set up on this host."""
         return (self.path / "spec.msgpack").exists()
 
-    def read_spec(self) -> dict[str, Any] | None:
-        """The spec of what to run, or None."""
-        return self._read_map("spec.msgpack")
+    def read_spec(self) -> WorkSpec | None:
+        """The spec of what to run; None where there is none, or the work has put something else in its place."""
+        return spec_of(self._read("spec.msgpack"))
 
-    def read_status(self) -> dict[str, Any] | None:
+    def read_status(self) -> WorkStatus | None:
         """The status of how the attempt ended, or None while it has not."""
-        return self._read_map("status.msgpack")
+        return status_of(self._read("status.msgpack"))
 
-    def read_started(self) -> dict[str, Any] | None:
-        """The pid of the attempt's shim and the machine's boot id, or None when no shim ever took it."""
+    def read_started(self) -> WorkStarted | None:
+        """Which shim took the attempt; None when none ever did, and empty when that cannot be read any more."""
         if not (self.path / "started").exists():
             return None
-        return self._read_map("started") or {}
+        return started_of(self._read("started"))
 
     def ended(self) -> bool:
         """Whether nothing will be added to the output any more."""
@@ -271,13 +271,13 @@ class AttemptDir:
         except (OSError, NotARegularFile):
             return None
 
-    def _read_map(self, name: str) -> dict[str, Any] | None:
+    def _read(self, name: str) -> object:
+        """What the file holds, unpacked; None where that cannot be had."""
         try:
             data = read_whole(self.path, name, 64 * MAX_STATUS_BYTES)
-            fields = None if data is None else msgpack.unpackb(data, raw=False)
+            return None if data is None else msgpack.unpackb(data, raw=False)
         except (OSError, ValueError, msgpack.UnpackException, NotARegularFile):
             return None
-        return fields if isinstance(fields, dict) else None
 
 
 def _stream(stream: str) -> str:

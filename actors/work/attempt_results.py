@@ -12,7 +12,6 @@ import threading
 from collections import deque
 from pathlib import Path
 from queue import SimpleQueue
-from typing import Any
 
 from actorgrid.actors.files.untrusted_files import open_to_read, size_of
 from actorgrid.configs.fsync import sync_folder
@@ -21,6 +20,7 @@ from actorgrid.supervisors.runtime import Runtime, Waiter
 from actorgrid.transports.task_frames import JobResult, decode_result
 
 from .attempt_dir import AttemptDir
+from .work_records import WorkStatus
 
 MAX_ERROR_RESULT_BYTES = 4 * 2**20
 """A result file larger than that is not read by the agent."""
@@ -83,7 +83,7 @@ def sync(folder: Path, name: str) -> None:
     sync_folder(folder.parent)
 
 
-def result_of(directory: AttemptDir, status: dict[str, Any]) -> JobResult | None:
+def result_of(directory: AttemptDir, status: WorkStatus) -> JobResult | None:
     """The result of a function, as far as the agent reads it: that there is a value, or the error. ``None``: neither.
 
     *status* is that of its attempt.

@@ -6,7 +6,7 @@ import hashlib
 import os
 import secrets
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from actorgrid.actors.ledger.attempt_ids import number_of
 from actorgrid.actors.ledger.client import LedgerClient
@@ -20,6 +20,7 @@ from .environment import by_vendor, device_variables, work_environment
 from .gang_environment import launcher_variables, rank_variables
 from .python_environment_spec import asked_of, enter_environment, environment_of_job, environments_in
 from .shim_link import SPEC_VERSION
+from .work_records import WorkSpec
 from .working_dir_spec import with_working_dir
 
 
@@ -38,7 +39,7 @@ def attempt_spec(
     allocation: AllocationRecord,
     inputs: dict[str, str],
     served_by: ServedBy | None = None,
-) -> dict[str, Any]:
+) -> WorkSpec:
     """The spec of an attempt of *job* (what it means: ``shim.py``); *inputs*: the files with results of other jobs."""
     paths, settings = server.host.paths, server.host.settings
     attempt_id = allocation["allocation_id"]
@@ -51,7 +52,7 @@ def attempt_spec(
         env = {**launcher_variables(attempt, rank, len(allocation["gpu_uuids"])), **env}
         fixed |= rank_variables(attempt, rank)
     own_socket = socket_path(paths.work_sockets_dir, f"{host_tag}/{attempt_id}", "s")
-    spec: dict[str, Any] = {
+    spec: WorkSpec = {
         "v": SPEC_VERSION,
         "kind": kind,
         "id": attempt_id,
@@ -85,8 +86,12 @@ def attempt_spec(
     }
     if job.get("outputs"):
         folder = AttemptDir(paths.attempts_dir, attempt_id)
-        kept = {"paths": list(job["outputs"]), "bytes_max": settings.work.outputs_bytes_max}
-        spec["outputs"] = {**kept, "folder": str(folder.outputs), "own_cwd": str(folder.own_cwd)}
+        spec["outputs"] = {
+            "paths": list(job["outputs"]),
+            "bytes_max": settings.work.outputs_bytes_max,
+            "folder": str(folder.outputs),
+            "own_cwd": str(folder.own_cwd),
+        }
     if "container" in job:
         spec["container"] = {
             "wish": job["container"],
@@ -98,8 +103,9 @@ def attempt_spec(
         }
     environment = environment_of_job(job)
     if environment:
-        spec["environment"] = asked_of(environment, paths, settings)
-        built = environments_in(spec["environment"]).found(environment)
+        asked = asked_of(environment, paths, settings)
+        spec["environment"] = asked
+        built = environments_in(asked).found(environment)
         if built is not None:
             enter_environment(built, spec["env"])
     if served_by is not None:
@@ -107,7 +113,7 @@ def attempt_spec(
     if kind == "function":
         spec["function"] = {
             "payload_path": str(paths.blobs_dir / str(job["payload_digest"])),
-            "digest": job["payload_digest"],
+            "digest": str(job["payload_digest"]),
             "python": job.get("python") or "",
             "inputs": inputs,
             "max_result_bytes": settings.work.max_result_bytes,
@@ -116,9 +122,7 @@ def attempt_spec(
     return with_working_dir(spec, job, paths)
 
 
-def standby_spec(
-    server: Server, host_tag: str, kind: str, worker_id: str, title: str, env: dict[str, str]
-) -> dict[str, Any]:
+def standby_spec(server: Server, host_tag: str, kind: str, worker_id: str, title: str, env: dict[str, str]) -> WorkSpec:
     """The spec of a worker that is there before its work. It has no limit of time or memory of its own."""
     paths, settings = server.host.paths, server.host.settings
     return {

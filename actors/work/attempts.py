@@ -33,7 +33,7 @@ from actorgrid.errors import (
 )
 from actorgrid.supervisors.server import Server
 
-from .attempt_dir import UNSYNCED, AttemptDir, is_id
+from .attempt_dir import AttemptDir, is_id
 from .attempt_results import ResultSync, result_of
 from .attempt_specs import attempt_spec
 from .credential_files import CredentialFiles
@@ -63,6 +63,7 @@ from .process_tree import send
 from .python_environment_spec import environments_in, limits_of
 from .shim_link import ShimLink
 from .standing import STANDING_S, StandingAttempts
+from .work_records import AttemptEnd, WorkStatus, lost_spec
 from .zygote_link import ZygoteLink
 
 START_TRIES = 10
@@ -105,18 +106,19 @@ class HostAttempts:
 
     def recover(self) -> None:
         """Take up every attempt on disk whose end the ledger does not know. Before anything is heard of the ledger."""
-        for folder in sorted(self._server.host.paths.attempts_dir.iterdir()):
-            if not is_id(folder.name):
-                continue
-            directory = AttemptDir(folder.parent, folder.name)
-            if folder.name in self.live or directory.reported():
+        parent = self._server.host.paths.attempts_dir
+        for attempt_id in sorted(folder.name for folder in parent.iterdir() if is_id(folder.name)):
+            directory = AttemptDir(parent, attempt_id)
+            if attempt_id in self.live or directory.reported():
                 continue
             spec = directory.read_spec()
-            if spec is None:
-                directory.remove()  # never complete: nothing was started from it
+            if spec is None or "ledger_token" not in spec:
+                # Nothing was started from it; or its work has written over it, and is ended when the ledger names it.
+                if directory.shim_pid() is None:
+                    directory.remove()
                 continue
             self.adopted_total += 1
-            self._begin(folder.name, spec["ledger_token"], float(spec["isolation_s"]))
+            self._begin(attempt_id, spec["ledger_token"], float(spec["isolation_s"]))
 
     def ensure(self, allocation: AllocationRecord) -> None:
         """Run what the ledger granted, unless it runs already, or is a gang's member that is over."""
@@ -338,7 +340,7 @@ class HostAttempts:
             if allocation is not None:
                 self.ensure(allocation)
 
-    async def _run(self, attempt: LiveAttempt) -> dict[str, Any] | None:
+    async def _run(self, attempt: LiveAttempt) -> AttemptEnd | None:
         """See the attempt through; gives the fields of ``end_attempt``, or None when there is nothing to tell."""
         directory = attempt.directory
         tries = 0
@@ -395,9 +397,9 @@ class HostAttempts:
 
     async def _connected(self, attempt: LiveAttempt) -> bool:
         """Stay connected to the shim until it hangs up; ``False`` when there was no connection to be had."""
-        spec = attempt.directory.read_spec() or {}
+        spec = attempt.directory.read_spec()
         link = ShimLink(self._server.runtime)
-        if not spec or not link.connect(spec):
+        if spec is None or not link.connect(spec):
             return False
         attempt.link = link
         if not await link.known:
@@ -414,7 +416,7 @@ class HostAttempts:
         attempt.link = None
         return True
 
-    async def _served(self, attempt: LiveAttempt, call: ServedCall) -> dict[str, Any] | None:
+    async def _served(self, attempt: LiveAttempt, call: ServedCall) -> WorkStatus | None:
         """Follow an attempt that a worker serves; gives its status, unless that has to be looked for on disk."""
         await call.closed
         attempt.link = None
@@ -538,11 +540,11 @@ class HostAttempts:
             if answer.get(wish) is not None:
                 self.end_early(attempt.directory.attempt_id, reason, self._server.host.settings.work.kill_grace_s)
 
-    async def _ended(self, attempt: LiveAttempt, status: dict[str, Any]) -> dict[str, Any]:
+    async def _ended(self, attempt: LiveAttempt, status: WorkStatus) -> AttemptEnd:
         directory = attempt.directory
         self._is_over(attempt)  # before the disk is waited for: its place is free
-        if UNSYNCED in status:
-            if status[UNSYNCED] != self._boot:
+        if "unsynced_in" in status:
+            if status["unsynced_in"] != self._boot:
                 return outcome_of_lost(directory.attempt_id, "host")
             try:
                 await self._results.synced(directory.path, directory.result.name)
@@ -551,7 +553,7 @@ class HostAttempts:
             except OSError as error:
                 self._server.log.warning("the result of %s cannot be kept: %s", directory.attempt_id, error)
                 return outcome_of_unkept(directory.attempt_id, str(error))
-        spec = directory.read_spec() or {"id": directory.attempt_id, "kind": "command", "job_id": "", "timeout_s": 0}
+        spec = directory.read_spec() or lost_spec(directory.attempt_id)
         size = directory.output_size("stderr")
         try:
             tail = directory.read_output("stderr", max(0, size - STDERR_TAIL_BYTES), STDERR_TAIL_BYTES)
@@ -560,7 +562,7 @@ class HostAttempts:
         result = result_of(directory, status) if spec["kind"] == "function" else None
         return outcome_of(spec, status, tail, result)
 
-    async def _report(self, attempt: LiveAttempt, facts: dict[str, Any]) -> None:
+    async def _report(self, attempt: LiveAttempt, facts: AttemptEnd) -> None:
         number = number_of(attempt.directory.attempt_id)
         delay_s = retry_delay_s(self._server.host.settings.scheduling.retry_backoff_s, number or 1)
         self.ended_total[facts["outcome"]] = self.ended_total.get(facts["outcome"], 0) + 1
@@ -572,15 +574,14 @@ class HostAttempts:
         if answer is not None and answer["already"] and facts["outcome"] == "succeeded":
             await self._tell_late(attempt, facts)
 
-    async def _tell_late(self, attempt: LiveAttempt, facts: dict[str, Any]) -> None:
+    async def _tell_late(self, attempt: LiveAttempt, facts: AttemptEnd) -> None:
         """Tell a success late: the ledger had ended the attempt as lost before it could be told."""
         attempt_id = attempt.directory.attempt_id
-        known = {name: facts[name] for name in END_FACTS if name in facts}
+        known: dict[str, Any] = {name: fact for name, fact in facts.items() if name in END_FACTS}
         late = TakeSuccess(attempt_id, attempt.token, at=time.time(), **known)
         answer: LateSuccessAnswer | None = await self._commit(late)
         if answer is not None:
-            number = answer["taken"]
-            taken = "of no attempt yet" if number is None else f"that of attempt {number}"
+            taken = "of no attempt yet" if answer["taken"] is None else f"that of attempt {answer['taken']}"
             self._server.log.info("%s had succeeded here; the job's outcome is %s", attempt_id, taken)
 
     async def _commit(self, command: EndAttempt | TakeSuccess, retry_in_s: float | None = None) -> Any:

@@ -16,12 +16,14 @@ import stat
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from actorgrid.actors.files.untrusted_files import open_below, remove_tree
 from actorgrid.errors import NotARegularFile
 from actorgrid.output_paths import OUTPUT_FILES_MAX, OUTPUT_PATH_BYTES_MAX, inside
 from actorgrid.working_dir import leads_out
+
+from .work_records import KeptOutputs
 
 COPY_BYTES = 1 << 20
 PAGE_BYTES = 256 * 1024
@@ -41,7 +43,7 @@ class Collected(NamedTuple):
     problem: str
     """Why not all that was there is kept; empty: it is."""
 
-    def to_plain(self) -> dict[str, Any]:
+    def to_plain(self) -> KeptOutputs:
         """The fields, for the attempt's status, whose room is bounded."""
         missing = "\n".join(self.missing)[:TEXT_MAX].split("\n") if self.missing else []
         return {"files": self.files, "bytes": self.size_bytes, "missing": missing, "problem": self.problem[:TEXT_MAX]}

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
-
 from actorgrid.errors import ContainerFailed
+
+from .work_records import WorkSpec
 
 RUNTIME_FAILED = {"podman": 125, "docker": 125, "apptainer": 255}
 """The exit status by which a runtime says that it, and not the command, has failed."""
 
 
-def failure_of_runtime(spec: Mapping[str, Any], exit_code: int | None, stderr: str) -> ContainerFailed | None:
+def failure_of_runtime(spec: WorkSpec, exit_code: int | None, stderr: str) -> ContainerFailed | None:
     """The error of a command whose container could not be made; ``None`` when it was the command that failed."""
     host = spec.get("container")
     if not host or exit_code is None:

@@ -13,10 +13,12 @@ import os
 import shutil
 import subprocess  # nosec B404 - removes a container by its name
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
-from actorgrid.container_words import RUNTIMES, Mount
+from actorgrid.container_words import RUNTIMES, ContainerWish, Mount
 from actorgrid.errors import ContainerFailed
+
+from .work_records import WorkSpec
 
 OFF = "off"
 REMOVE_S = 20.0
@@ -83,8 +85,8 @@ def name_of(tag: str, attempt_id: str) -> str:
 
 def container_command(
     runtime: ContainerRuntime,
-    wish: Mapping[str, Any],
-    spec: Mapping[str, Any],
+    wish: ContainerWish,
+    spec: WorkSpec,
     name: str,
     gpus: Mapping[str, Sequence[str]],
 ) -> list[str]:
@@ -106,8 +108,8 @@ def container_command(
 
 def _docker(
     runtime: str,
-    wish: Mapping[str, Any],
-    spec: Mapping[str, Any],
+    wish: ContainerWish,
+    spec: WorkSpec,
     mounts: Iterable[Mount],
     inside: Iterable[str],
     name: str,
@@ -137,8 +139,8 @@ def _docker(
 
 
 def _apptainer(
-    wish: Mapping[str, Any],
-    spec: Mapping[str, Any],
+    wish: ContainerWish,
+    spec: WorkSpec,
     mounts: Iterable[Mount],
     gpus: Mapping[str, Sequence[str]],
 ) -> list[str]:
@@ -162,7 +164,7 @@ def variables_inside(env: Mapping[str, str]) -> list[str]:
     return [each for each in sorted(env) if each not in _HOSTS_OWN and not each.startswith(_OF_HOST)]
 
 
-def in_container(spec: dict[str, Any]) -> list[str]:
+def in_container(spec: WorkSpec) -> list[str]:
     """The command of a spec that asks for a container, with its variables made ready. Raises ContainerFailed."""
     wish, host = spec["container"]["wish"], spec["container"]
     runtime = find_runtime(wish.get("runtime", ""), host["allowed"], spec["env"].get("PATH", os.defpath))
@@ -172,7 +174,7 @@ def in_container(spec: dict[str, Any]) -> list[str]:
     return container_command(runtime, wish, spec, host["name"], host["gpus"])
 
 
-def begin_removal(spec: Mapping[str, Any]) -> subprocess.Popen[bytes] | None:
+def begin_removal(spec: WorkSpec) -> subprocess.Popen[bytes] | None:
     """Begin to end and remove the container of a spec: of docker it would live on, of podman its name would.
 
     ``None`` where it has none that could be left.
@@ -196,7 +198,7 @@ def begin_removal(spec: Mapping[str, Any]) -> subprocess.Popen[bytes] | None:
         return None
 
 
-def remove_container(spec: Mapping[str, Any]) -> None:
+def remove_container(spec: WorkSpec) -> None:
     """End and remove the container of a spec; returns when that is done, or takes too long."""
     removal = begin_removal(spec)
     if removal is not None:

@@ -9,7 +9,6 @@ import sys
 from pathlib import Path
 from time import sleep
 from types import CoroutineType
-from typing import Any
 
 from actorgrid import task_context
 from actorgrid.errors import ActorGridError, PythonMismatch
@@ -20,11 +19,12 @@ from .attempt_dir import write_durably, write_whole
 from .environment import PYTHON
 from .function_call import describe_failure, dump_value, load_payload
 from .output import FULL_DISK_RETRY_S
+from .work_records import CallSpec
 
 EXIT_TASK_FAILED = 1
 
 
-def run_job(spec: dict[str, Any], result_path: Path, *, durably: bool = True) -> int:
+def run_job(spec: CallSpec, result_path: Path, *, durably: bool = True) -> int:
     """Run the one call of a function job and leave its result there; gives the exit code.
 
     Not *durably*, the result is synced by who takes it (``attempt_results.py``).

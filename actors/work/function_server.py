@@ -3,7 +3,7 @@
 Frames on its one socket, to its shim; the shim judges what a call left behind (process_state.py), not the worker::
 
     ["ready"]                                         once, before the first call
-    ["call", {PARTS of an attempt's spec, draft_path}]  from the shim (function_shim.py)
+    ["call", a ServedCallSpec]  from the shim (function_shim.py)
     ["done", modules]                                 its result is in its folder; the process is ready for another
     ["refused", why]                                  it was not begun
     ["leave"]                                         from the shim: exit with 0
@@ -23,7 +23,7 @@ import socket
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any, NoReturn, cast
 
 from actorgrid import task_context
 from actorgrid.import_environment import in_site_folder
@@ -32,6 +32,7 @@ from actorgrid.transports.frames import FrameDecoder, encode_frame
 from . import function_job
 from .environment import use_environment
 from .linux import MARK_HOST, mark
+from .work_records import ServedCallSpec, WorkSpec
 from .worker import EXIT_TOO_LATE
 
 READ_BYTES = 256 * 1024
@@ -39,7 +40,7 @@ MODULES_MAX = 256
 """So many files of the user's are looked at before each call; a process that has imported more serves no other."""
 
 
-def serve(spec: dict[str, Any], control: socket.socket, is_over: Callable[[], bool]) -> NoReturn:
+def serve(spec: WorkSpec, control: socket.socket, is_over: Callable[[], bool]) -> NoReturn:
     """Run calls until the shim says that it is enough, or is gone, or the deadline has passed (*is_over*)."""
     faulthandler.enable(file=2)
     server = _Server(spec, control)
@@ -49,7 +50,7 @@ def serve(spec: dict[str, Any], control: socket.socket, is_over: Callable[[], bo
         for frame in decoder.feed(data):
             match frame:
                 case ["call", dict(call)]:
-                    server.run(call)
+                    server.run(cast("ServedCallSpec", call))
                     if is_over():
                         os._exit(EXIT_TOO_LATE)  # what it left is not taken
                 case ["leave"]:
@@ -60,7 +61,7 @@ def serve(spec: dict[str, Any], control: socket.socket, is_over: Callable[[], bo
 class _Server:
     """What is set anew for each call, and what is known of the modules."""
 
-    def __init__(self, spec: dict[str, Any], control: socket.socket) -> None:
+    def __init__(self, spec: WorkSpec, control: socket.socket) -> None:
         self._control = control
         self._worker_id = spec["id"]
         self._tag = str(spec["env"].get(MARK_HOST, ""))
@@ -69,7 +70,7 @@ class _Server:
         self._known = set(sys.modules)
         self._libc = ctypes.CDLL(None)
 
-    def run(self, call: dict[str, Any]) -> None:
+    def run(self, call: ServedCallSpec) -> None:
         """Run one call and say how it went; leave where it failed."""
         task_context.begins(None)  # what is unpickled before the call itself begins is not the last one's
         mark(self._tag, call["id"])

@@ -36,10 +36,9 @@ from .process_state import ProcessState, reset_peak, state_and_use
 from .process_tree import descendants
 from .shim import Shim
 from .shim_sockets import WorkerSocket
+from .work_records import ServedCallSpec, WorkSpec, WorkStatus, call_of
 from .worker_process import worker_draft
 
-PARTS = ("id", "job_id", "env", "cwd", "timeout_s", "function")
-"""Of an attempt's spec, what its process is told: not the token of its shim."""
 MODULES_MAX = 256
 GROWN_BYTES_MAX = 256 * 2**20
 """A process that keeps so much more memory than at its start serves no other call: nothing is granted for it."""
@@ -50,7 +49,7 @@ class _Call:
     """The attempt that is served."""
 
     directory: AttemptDir
-    spec: dict[str, Any]
+    spec: WorkSpec
     lock: int
     started_at: float
 
@@ -61,7 +60,7 @@ class FunctionShim(Shim):
     def __init__(
         self,
         directory: AttemptDir,
-        spec: dict[str, Any],
+        spec: WorkSpec,
         listener: socket.socket,
         deadline: float,
         containment: Containment,
@@ -131,8 +130,8 @@ class FunctionShim(Shim):
             self._timeout_at = time.monotonic() + spec["timeout_s"]
         self._agents.let_in(spec["token"])
         draft = worker_draft(directory.result)
-        parts = {name: spec[name] for name in PARTS}
-        if not self._worker.tell(encode_frame(["call", {**parts, "draft_path": str(draft)}])):
+        call: ServedCallSpec = {**call_of(spec), "draft_path": str(draft)}
+        if not self._worker.tell(encode_frame(["call", call])):
             self._stop("stopped", 0.0)
         return ""
 
@@ -230,7 +229,7 @@ class FunctionShim(Shim):
         if self._worker is None or not self._worker.tell(encode_frame(["leave"])):
             self._terminate(0.0)
 
-    def _close(self, call: _Call, status: dict[str, Any], again: bool) -> None:
+    def _close(self, call: _Call, status: WorkStatus, again: bool) -> None:
         """Close what a call had, once its status is there."""
         self._call = None
         for stream, path in zip(self._streams, (self._dir.stdout, self._dir.stderr), strict=True):

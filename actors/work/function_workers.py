@@ -27,6 +27,7 @@ from .environment import work_environment
 from .frame_link import FrameLink
 from .python_environment_spec import asked_of, environment_of_job
 from .shim_link import MAX_FRAME, connected_stream
+from .work_records import WorkSpec, WorkStatus, status_of
 from .zygote_link import ZygoteLink
 
 IDLE_MAX = 32
@@ -95,7 +96,7 @@ class ServedCall:
     def __init__(self, worker: FunctionWorker, attempt_id: str) -> None:
         self.closed = Waiter()
         self.pid = worker.pid
-        self.status: dict[str, Any] | None = None
+        self.status: WorkStatus | None = None
         self._worker = worker
         self._attempt_id = attempt_id
 
@@ -115,7 +116,7 @@ class ServedCall:
 class FunctionWorker:
     """One worker, and the connection to its shim."""
 
-    def __init__(self, server: Server, spec: dict[str, Any], key: FunctionKey) -> None:
+    def __init__(self, server: Server, spec: WorkSpec, key: FunctionKey) -> None:
         self.worker_id = str(spec["id"])
         self.served_by = ServedBy(self.worker_id, spec["control_path"])
         self.key = key
@@ -129,7 +130,7 @@ class FunctionWorker:
         self._answer: Waiter | None = None
         self._link = FrameLink(server.runtime, self._heard, self.hang_up, MAX_FRAME)
 
-    def connect(self, spec: dict[str, Any]) -> bool:
+    def connect(self, spec: WorkSpec) -> bool:
         """Connect to the shim; ``False`` when nobody listens there."""
         stream = connected_stream(spec)
         if stream is not None:
@@ -177,14 +178,14 @@ class FunctionWorker:
                 case ["not_serving", str(), str()] if self._answer is not None:
                     self._answer.set(False)
                 case ["ended", str(attempt_id), dict(status), bool(again)]:
-                    self._ended(attempt_id, status, again)
+                    self._ended(attempt_id, status_of(status), again)
 
-    def _ended(self, attempt_id: str, status: dict[str, Any], again: bool) -> None:
+    def _ended(self, attempt_id: str, status: WorkStatus | None, again: bool) -> None:
         call, self.call = self.call, None
         if again:
             self.on_idle(self)
         if call is not None and call._attempt_id == attempt_id:
-            call.status = status or None
+            call.status = status
             call.closed.set(None)
 
 
@@ -265,7 +266,7 @@ class FunctionWorkers:
         if worker in self._idle:
             self._idle.remove(worker)
 
-    def _spec(self, worker_id: str, key: FunctionKey) -> dict[str, Any]:
+    def _spec(self, worker_id: str, key: FunctionKey) -> WorkSpec:
         host = self._server.host
         env = work_environment(
             os.environ, dict(key.env), {}, host_tag=self._tag, work_id=worker_id, cpu_milli=key.cpu_milli

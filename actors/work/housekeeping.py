@@ -18,6 +18,7 @@ from .containers import REMOVE_S, begin_removal
 from .containment import RECORD, end_left, read_record, remove_record, unrecorded
 from .groups import groups_of
 from .process_tree import find_marked
+from .work_records import WorkStatus
 
 SAY_AGAIN_S = 5.0
 LOOK_AGAIN_S = 0.02
@@ -44,7 +45,8 @@ async def end_marked(server: Server, host_tag: str, directory: AttemptDir) -> No
             server.log.error("processes %s of %s do not die; what they hold stays allocated", found, name)
             say_at_s += SAY_AGAIN_S
         await server.sleep(LOOK_AGAIN_S)
-    removal = begin_removal(directory.read_spec() or {})
+    spec = directory.read_spec()
+    removal = None if spec is None else begin_removal(spec)
     until = server.runtime.monotonic() + REMOVE_S
     while removal is not None and removal.poll() is None:
         if server.runtime.monotonic() >= until:
@@ -100,9 +102,8 @@ def sizes_of_outputs(attempts_dir: Path) -> dict[str, int]:
         except OSError:
             continue
         if kept:
-            status = AttemptDir(attempts_dir, folder.name).read_status() or {}
-            size = (status.get("outputs") or {}).get("bytes", 0)
-            ended.append((at, folder.name, size if isinstance(size, int) else 0))
+            status = AttemptDir(attempts_dir, folder.name).read_status() or WorkStatus()
+            ended.append((at, folder.name, status["outputs"]["bytes"] if "outputs" in status else 0))
     return {name: size for _, name, size in sorted(ended)}
 
 

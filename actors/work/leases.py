@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import os
 import secrets
+import signal
 from pathlib import Path
 from typing import Any
 
@@ -44,9 +45,11 @@ from .credential_files import CredentialFiles
 from .environment import PYTHON, device_variables, enforcement, host_tag, work_environment
 from .housekeeping import end_marked
 from .lease_renewer import LeaseRenewer
+from .process_tree import send
 from .python_environment_spec import limits_of
 from .shim_link import ShimLink
-from .worker_end import WorkerEnding, ending_of, read_lease, write_lease
+from .work_records import WorkSpec
+from .worker_end import WorkerEnding, ending_of, has_lease, read_lease, write_lease
 from .zygote_link import ZygoteLink
 
 ATTACH_WAIT_S = 15.0
@@ -97,16 +100,24 @@ class Leases:
                 continue
             directory = AttemptDir(folder.parent, folder.name)
             spec = directory.read_spec()
-            if spec is None or spec.get("kind") != "worker" or directory.read_status() is not None:
+            if spec is None or "worker" not in spec or directory.read_status() is not None:
                 continue
-            lease: dict[str, Any] | None = read_lease(folder)
-            if directory.shim_pid() is None:
+            lease = read_lease(folder)
+            shim_pid = directory.shim_pid()
+            if shim_pid is None:
                 if lease is not None:
                     orphaned[lease["lease_id"]] = folder.name
                 continue
+            if lease is None and has_lease(folder):
+                # It has served somebody, and written over whom: it serves nobody else.
+                self._server.log.warning("worker %s is ended: what it served cannot be read any more", folder.name)
+                send(shim_pid, signal.SIGKILL)
+                self._server.spawn(end_marked(self._server, self._tag, directory))
+                continue
             key = None
             if lease is not None:
-                key = LeaseKey(lease["session_id"], tuple(lease["gpu_uuids"]), tuple(map(tuple, lease["env"])))
+                env = tuple((name, value) for name, value in lease["env"])
+                key = LeaseKey(lease["session_id"], tuple(lease["gpu_uuids"]), env)
             worker = spec["worker"]
             lease_id = lease["lease_id"] if lease is not None else None
             self._pools.adopt(folder.name, worker["pool"], worker["number"], lease_id, key)
@@ -245,9 +256,11 @@ class Leases:
         if worker is None:
             return {"exists": False, "data": b"", "size": 0}
         directory = AttemptDir(self._server.host.paths.workers_dir, worker.worker_id)
-        lease = read_lease(directory.path) or {}
-        start = lease.get(f"{stream}_from")
-        begin = start if isinstance(start, int) else directory.output_size(stream)
+        lease = read_lease(directory.path)
+        start: int | None = None
+        if lease is not None:
+            start = lease.get("stdout_from") if stream == "stdout" else lease.get("stderr_from")
+        begin = directory.output_size(stream) if start is None else start
         data = directory.read_output(stream, begin + offset, limit)
         return {"exists": True, "data": data, "size": max(0, directory.output_size(stream) - begin)}
 
@@ -362,7 +375,7 @@ class Leases:
         paths = self._server.host.paths
         directory = AttemptDir(paths.workers_dir, worker_id)
         title, env = f"actorgrid: worker {pool} {number}", self._environment(worker_id, {}, [], ())
-        spec = {
+        spec: WorkSpec = {
             **standby_spec(self._server, self._tag, "worker", worker_id, title, env),
             "job_id": "",
             "worker": {
@@ -390,7 +403,7 @@ class Leases:
         self.workers_started_total += 1
         await self._follow(worker_id, spec)
 
-    async def _follow(self, worker_id: str, spec: dict[str, Any]) -> None:
+    async def _follow(self, worker_id: str, spec: WorkSpec) -> None:
         link = ShimLink(self._server.runtime, lambda frame: self._worker_said(worker_id, frame))
         if link.connect(spec):
             self._links[worker_id] = link
@@ -460,7 +473,7 @@ class Leases:
                 "lease_id": lease_id,
                 "session_id": key.session_id,
                 "gpu_uuids": list(key.gpu_uuids),
-                "env": list(key.env),
+                "env": [list(pair) for pair in key.env],
                 "secret": secret,
                 "stderr_from": AttemptDir(self._server.host.paths.workers_dir, worker_id).output_size("stderr"),
                 "stdout_from": AttemptDir(self._server.host.paths.workers_dir, worker_id).output_size("stdout"),

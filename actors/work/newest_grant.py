@@ -32,7 +32,8 @@ def newest_grant(attempts_dir: Path) -> KnownGrant | None:
 
 
 def _grant_of(attempts_dir: Path, attempt_id: str) -> KnownGrant | None:
-    token = (AttemptDir(attempts_dir, attempt_id).read_spec() or {}).get("ledger_token")
-    if isinstance(token, list) and len(token) == 2 and all(type(part) is int and part >= 0 for part in token):
-        return KnownGrant(token[0], token[1], attempt_id)
-    return None  # work may have written over it
+    spec = AttemptDir(attempts_dir, attempt_id).read_spec()
+    if spec is None or "ledger_token" not in spec:
+        return None  # work may have written over it
+    epoch, index = spec["ledger_token"]
+    return KnownGrant(epoch, index, attempt_id)

@@ -21,6 +21,7 @@ from .environment import host_tag, passed_on
 from .housekeeping import end_marked
 from .linux import MARK_ATTEMPT, MARK_HOST
 from .shim_link import ShimLink
+from .work_records import WorkSpec
 from .zygote_link import ZygoteLink
 
 KIND = "objects"
@@ -127,7 +128,7 @@ class ObjectStoreProcess:
         worker_id = f"objects-{secrets.token_hex(4)}"
         directory = AttemptDir(paths.workers_dir, worker_id)
         env = {**passed_on(os.environ), MARK_ATTEMPT: worker_id, MARK_HOST: self._tag}
-        spec = {
+        spec: WorkSpec = {
             **standby_spec(self._server, self._tag, KIND, worker_id, "actorgrid: objects", env),
             "job_id": "",
             "cwd": "/",
@@ -157,7 +158,7 @@ class ObjectStoreProcess:
         if not self._stopping:
             self._server.spawn(self._start())
 
-    async def _follow(self, directory: AttemptDir, spec: dict[str, Any]) -> None:
+    async def _follow(self, directory: AttemptDir, spec: WorkSpec) -> None:
         link = ShimLink(self._server.runtime, self._said)
         self._directory = directory
         if link.connect(spec):

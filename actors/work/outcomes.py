@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from actorgrid.endings import for_want_of_memory, how_it_ended, last_lines
 from actorgrid.errors import (
     ActorGridError,
@@ -18,6 +16,7 @@ from actorgrid.errors import (
 from actorgrid.transports.task_frames import JobResult
 
 from .container_endings import failure_of_runtime
+from .work_records import AttemptEnd, WorkSpec, WorkStatus
 
 RETRY_MAX_S = 60.0
 STDERR_TAIL_BYTES = 2048
@@ -37,9 +36,7 @@ def retry_delay_s(backoff_s: float, number: int) -> float:
     return min(RETRY_MAX_S, backoff_s * 2.0 ** min(number - 1, 30))
 
 
-def outcome_of(
-    spec: dict[str, Any], status: dict[str, Any], stderr_tail: bytes, result: JobResult | None
-) -> dict[str, Any]:
+def outcome_of(spec: WorkSpec, status: WorkStatus, stderr_tail: bytes, result: JobResult | None) -> AttemptEnd:
     """The fields of ``end_attempt`` for an attempt whose shim left *status*.
 
     *result* is the decoded result file of a function job, if it left a readable one.
@@ -57,7 +54,7 @@ def outcome_of(
     }
 
 
-def outcome_of_lost(attempt_id: str, went_with: str | None) -> dict[str, Any]:
+def outcome_of_lost(attempt_id: str, went_with: str | None) -> AttemptEnd:
     """The fields of ``end_attempt`` for an attempt whose shim is gone without a word.
 
     *went_with* says what took it along: ``"host"`` or ``"agent"`` is not the job's fault and costs it no retry;
@@ -73,7 +70,7 @@ def outcome_of_lost(attempt_id: str, went_with: str | None) -> dict[str, Any]:
     return {"outcome": "lost", "charge": went_with is None, "error": error.to_dict()}
 
 
-def outcome_of_not_begun(attempt_id: str, reason: str) -> dict[str, Any]:
+def outcome_of_not_begun(attempt_id: str, reason: str) -> AttemptEnd:
     """The fields of ``end_attempt`` for an attempt that was asked to end, by that *reason*, before it was begun."""
     if reason == GIVEN_BACK:
         error = WorkerLost(
@@ -86,7 +83,7 @@ def outcome_of_not_begun(attempt_id: str, reason: str) -> dict[str, Any]:
     return {"outcome": PREEMPTED, "charge": False, "error": None}
 
 
-def outcome_of_not_started(attempt_id: str, limit_s: float, waited_for: str) -> dict[str, Any]:
+def outcome_of_not_started(attempt_id: str, limit_s: float, waited_for: str) -> AttemptEnd:
     """The fields of ``end_attempt`` for an attempt that its host gives back, not having started it within *limit_s*."""
     error = WorkerLost(
         f"attempt {attempt_id} was given back: its host could not start it within {limit_s:g} s",
@@ -97,7 +94,7 @@ def outcome_of_not_started(attempt_id: str, limit_s: float, waited_for: str) -> 
     return {"outcome": "lost", "charge": False, "error": error.to_dict()}
 
 
-def outcome_of_unkept(attempt_id: str, why: str) -> dict[str, Any]:
+def outcome_of_unkept(attempt_id: str, why: str) -> AttemptEnd:
     """The fields of ``end_attempt`` for an attempt whose result the disk did not keep."""
     error = WorkerLost(f"the result of attempt {attempt_id} could not be kept: {why}", hint="it is tried again")
     return {"outcome": "lost", "charge": False, "error": error.to_dict()}
@@ -133,12 +130,12 @@ def overdrawn(work_id: str, reason: str) -> MemoryLimitExceeded:
 
 
 def _judge(
-    spec: dict[str, Any], status: dict[str, Any], stderr_tail: bytes, result: JobResult | None
+    spec: WorkSpec, status: WorkStatus, stderr_tail: bytes, result: JobResult | None
 ) -> tuple[str, bool, ActorGridError | None]:
     attempt_id = spec["id"]
     reason = status.get("reason")
     if reason == "timed_out":
-        limit = f"{spec['timeout_s']:g} s"
+        limit = f"{spec['timeout_s'] or 0.0:g} s"
         hint = "ask for more with --timeout (timeout= in Python), or split the work"
         return "timed_out", True, TaskTimedOut(f"attempt {attempt_id} ran past {limit}", hint=hint)
     if reason == PREEMPTED and not (result is not None and result.ok and status.get("exit_code") == 0):
@@ -172,7 +169,7 @@ def _judge(
 
 
 def _judge_exit(
-    spec: dict[str, Any], status: dict[str, Any], stderr_tail: bytes, result: JobResult | None
+    spec: WorkSpec, status: WorkStatus, stderr_tail: bytes, result: JobResult | None
 ) -> tuple[str, bool, ActorGridError | None]:
     code, number = status.get("exit_code"), status.get("signal")
     if spec["kind"] == "function" and result is not None and number is None:
@@ -201,7 +198,7 @@ def _judge_exit(
     return "failed", True, error
 
 
-def _not_started(spec: dict[str, Any], why: str) -> ActorGridError:
+def _not_started(spec: WorkSpec, why: str) -> ActorGridError:
     for step, kind in ((MAKE_ENVIRONMENT, EnvironmentFailed), (START_CONTAINER, ContainerFailed)):
         if why.startswith(f"cannot {step}: "):
             return kind(why, asked=spec["id"], hint=f"actorgrid logs {spec['job_id']}")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from actorgrid.actors.ledger.record_types import JobRecord
 from actorgrid.configs.paths import HostPaths
@@ -13,12 +13,13 @@ from actorgrid.digests import is_digest
 from actorgrid.python_environment import VARIABLE
 
 from .built_environments import BuildProgress, BuiltEnvironment, BuiltEnvironments
+from .work_records import EnvironmentLimits, EnvironmentSpec, WorkSpec
 
 if TYPE_CHECKING:
     from actorgrid.configs.schema import Settings  # not loaded: workers in other Pythons have no pydantic
 
 
-def limits_of(paths: HostPaths, settings: Settings) -> dict[str, Any]:
+def limits_of(paths: HostPaths, settings: Settings) -> EnvironmentLimits:
     """Where environments are kept on this host, and within which bounds, for a process that has no settings."""
     return {
         "folder": str(paths.environments_dir),
@@ -28,7 +29,7 @@ def limits_of(paths: HostPaths, settings: Settings) -> dict[str, Any]:
     }
 
 
-def environments_in(wanted: dict[str, Any]) -> BuiltEnvironments:
+def environments_in(wanted: EnvironmentLimits) -> BuiltEnvironments:
     """The environments of this host, by what ``limits_of`` gave."""
     return BuiltEnvironments(Path(wanted["folder"]), wanted["count_max"], wanted["bytes_max"], wanted["build_s"])
 
@@ -39,19 +40,19 @@ def environment_of_job(job: JobRecord) -> str:
     return digest if is_digest(digest) else ""
 
 
-def asked_of(digest: str, paths: HostPaths, settings: Settings) -> dict[str, Any]:
+def asked_of(digest: str, paths: HostPaths, settings: Settings) -> EnvironmentSpec:
     """What the spec of work says of the environment of that digest."""
     return {**limits_of(paths, settings), "digest": digest, "path": str(paths.blobs_dir / digest)}
 
 
-def hold_python_environment(spec: dict[str, Any]) -> None:
+def hold_python_environment(spec: WorkSpec) -> None:
     """Keep the work's environment from being removed, for as long as this process lives."""
     wanted = spec.get("environment")
     if wanted:
         environments_in(wanted).hold(wanted["digest"])
 
 
-def prepare_environment(spec: dict[str, Any], say: Callable[[str], None]) -> BuiltEnvironment | None:
+def prepare_environment(spec: WorkSpec, say: Callable[[str], None]) -> BuiltEnvironment | None:
     """Have the work's environment there, and its variables in the spec; ``None`` where it asks for none.
 
     Raises EnvironmentFailed, MalformedBody, DiskFull, OSError.

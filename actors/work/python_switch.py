@@ -25,6 +25,7 @@ from .built_environments import BuiltEnvironment
 from .environment import PYTHON
 from .guard import SharedDeadline
 from .linux import MARK_ATTEMPT, MARK_HOST, boot_seconds, mark, mark_placeholder
+from .work_records import WorkSpec
 
 OWN = ("actorgrid", "cloudpickle", "msgpack", "setproctitle")
 """What a worker imports that no standard library has."""
@@ -41,7 +42,7 @@ _BOOT = (
 
 
 def go_on_in(
-    environment: BuiltEnvironment, folder: Path, spec: dict[str, Any], state: dict[str, Any], fds: dict[str, int]
+    environment: BuiltEnvironment, folder: Path, spec: WorkSpec, state: dict[str, Any], fds: dict[str, int]
 ) -> NoReturn:
     """Execute *environment*'s Python in place of this one, to be what *spec* says; there ``main`` takes it up.
 

@@ -68,6 +68,7 @@ from .process_tree import children_of, descendants, kill_descendants, living, se
 from .python_environment_spec import hold_python_environment
 from .shim_child import LONG_STEP, Body, ChildEnds, ShimChild
 from .shim_sockets import AgentSockets, WorkerSocket, listen
+from .work_records import WorkSpec, WorkStatus
 from .worker_process import worker_body, worker_draft
 from .working_dir_spec import hold_working_dir
 
@@ -84,7 +85,7 @@ class Shim:
     def __init__(
         self,
         directory: AttemptDir,
-        spec: dict[str, Any],
+        spec: WorkSpec,
         listener: socket.socket,
         deadline: float,
         containment: Containment,
@@ -457,7 +458,7 @@ class Shim:
                 if stream.blocked_until:
                     time.sleep(0.05)
 
-    def _leave_status(self, directory: AttemptDir, started_at: float, *, durably: bool = True) -> dict[str, Any]:
+    def _leave_status(self, directory: AttemptDir, started_at: float, *, durably: bool = True) -> WorkStatus:
         # Before the status is written: whoever finds that takes the attempt for over, and looks for its result.
         draft = worker_draft(directory.result)
         if not self._late and draft.exists():
@@ -469,7 +470,7 @@ class Shim:
         if self._error and self._reason == "exited":
             self._reason = "refused"
         max_rss_bytes, cpu_s = self._use()
-        left = {
+        left: WorkStatus = {
             "reason": self._reason or "exited",
             "exit_code": code,
             "signal": signal_number,
@@ -569,8 +570,9 @@ def run_shim(folder: str, ready: int, deadline: float, containment: Containment)
     sockets = [spec["control_path"]]
     listener = listen(spec["control_path"])
     inherited: list[socket.socket] = []
-    if spec["kind"] in ("worker", "objects"):
-        sockets.append(spec[spec["kind"]]["socket_path"])
+    place = spec.get("worker") or spec.get("objects")
+    if place is not None:
+        sockets.append(place["socket_path"])
         inherited.append(listen(sockets[-1]))
     os.write(ready, msgpack.packb(os.getpid()))
     os.close(ready)

@@ -7,7 +7,7 @@ import signal
 import socket
 import traceback
 from collections.abc import Callable
-from typing import Any, NamedTuple, NoReturn
+from typing import NamedTuple, NoReturn
 
 from setproctitle import setproctitle
 
@@ -20,6 +20,7 @@ from .limits import limit_process
 from .linux import MARK_HOST, boot_seconds, close_all_but, die_with_parent, mark
 from .outcomes import MAKE_ENVIRONMENT, START_CONTAINER
 from .python_environment_spec import prepare_environment
+from .work_records import WorkSpec
 from .worker_process import WorkerDeadline
 from .working_dir_spec import unpack_working_dir
 
@@ -28,7 +29,7 @@ LONG_STEP = b"\0"
 """A child says by it that a step follows which may take longer than its shim can wait."""
 EXIT_CRASHED = 70
 
-Body = Callable[[dict[str, Any], list[socket.socket], WorkerDeadline], int]
+Body = Callable[[WorkSpec, list[socket.socket], WorkerDeadline], int]
 """What a worker does: its spec, its sockets, and by when it has to be over; gives the exit code."""
 
 
@@ -46,7 +47,7 @@ class ChildEnds(NamedTuple):
 class ShimChild(NamedTuple):
     """What the child of a shim is made of."""
 
-    spec: dict[str, Any]
+    spec: WorkSpec
     attempt_id: str
     group: KillGroup | FreezerGroup | None
     """The group that it enters."""

@@ -10,6 +10,7 @@ from actorgrid.supervisors.runtime import Runtime, Waiter
 from actorgrid.transports.frames import encode_frame
 
 from .frame_link import FrameLink
+from .work_records import WorkSpec
 
 MAX_FRAME = 4 * 2**20
 SPEC_VERSION = 2
@@ -28,7 +29,7 @@ class ShimLink:
         self._link = FrameLink(runtime, self._heard, self.hang_up, MAX_FRAME)
         self._version = SPEC_VERSION
 
-    def connect(self, spec: dict[str, Any]) -> bool:
+    def connect(self, spec: WorkSpec) -> bool:
         """Connect to the shim of that spec; ``False`` when nobody listens there."""
         stream = connected_stream(spec)
         if stream is None:
@@ -61,7 +62,7 @@ class ShimLink:
                     self._on_worker_frame(inner)
 
 
-def connected_stream(spec: dict[str, Any]) -> socket.socket | None:
+def connected_stream(spec: WorkSpec) -> socket.socket | None:
     """A stream to the shim of that spec, to which its token was said; None when nobody listens there."""
     stream = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     stream.setblocking(False)

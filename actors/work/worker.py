@@ -95,11 +95,11 @@ class Worker:
         self, worker_id: str, listener: socket.socket, control: socket.socket, host: WorkerHost | None = None
     ) -> None:
         self.worker_id = worker_id
-        places = {} if host is None else host.spec["worker"]
-        self._working_dirs = WorkingDirs(Path(places["working_dirs"])) if "working_dirs" in places else None
+        folder = None if host is None else host.spec["worker"].get("working_dirs")
+        self._working_dirs = WorkingDirs(Path(folder)) if folder is not None else None
         self._is_over: Callable[[], bool] = host.deadline.is_over if host is not None else lambda: False
         self._switch = WorkerSwitch(host)
-        self._objects = WorkerObjects(places)
+        self._objects = WorkerObjects(None if host is None else host.spec["worker"])
         self._environ: dict[str, str] = {}  # of the session
         self._imports: ImportEnvironment | None = None  # what the client said of itself
         self.last_flush = 0.0

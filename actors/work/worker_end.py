@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
-from typing import Any, TypedDict
+from typing import TypedDict
 
 import msgpack
 
@@ -12,6 +12,7 @@ from actorgrid.actors.files.untrusted_files import open_to_write, read_whole
 from actorgrid.errors import NotARegularFile
 
 from .attempt_dir import AttemptDir, is_id
+from .work_records import WorkerLease, lease_of
 
 STDERR_TAIL_BYTES = 2048
 LEASE_BYTES_MAX = 2**20
@@ -50,7 +51,7 @@ def ending_of(workers_dir: Path, worker_id: str, lease_id: str) -> WorkerEnding:
         return UNKNOWN
     status = status or {"reason": "shim"}
     size = directory.output_size("stderr")
-    start = max(lease["stderr_from"] if isinstance(lease.get("stderr_from"), int) else 0, size - STDERR_TAIL_BYTES)
+    start = max(lease.get("stderr_from", 0), size - STDERR_TAIL_BYTES)
     try:
         said = directory.read_output("stderr", start, STDERR_TAIL_BYTES)
     except NotARegularFile:
@@ -65,7 +66,7 @@ def ending_of(workers_dir: Path, worker_id: str, lease_id: str) -> WorkerEnding:
     }
 
 
-def write_lease(folder: Path, lease: dict[str, Any]) -> bool:
+def write_lease(folder: Path, lease: WorkerLease) -> bool:
     """Write down whom a worker serves, for the agent's restart (not for the machine's: no fsync).
 
     ``False`` on a full disk, or when the worker is gone.
@@ -79,11 +80,15 @@ def write_lease(folder: Path, lease: dict[str, Any]) -> bool:
     return True
 
 
-def read_lease(folder: Path) -> dict[str, Any] | None:
+def has_lease(folder: Path) -> bool:
+    """Whether a worker serves, or has served, a lease: whether or not that can be read."""
+    return os.path.lexists(folder / "lease.msgpack")
+
+
+def read_lease(folder: Path) -> WorkerLease | None:
     """The lease that a worker serves, or served last."""
     try:
         data = read_whole(folder, "lease.msgpack", LEASE_BYTES_MAX)
-        lease = None if data is None else msgpack.unpackb(data)
+        return None if data is None else lease_of(msgpack.unpackb(data))
     except (OSError, ValueError, msgpack.UnpackException, NotARegularFile):
         return None
-    return lease if isinstance(lease, dict) else None

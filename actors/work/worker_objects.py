@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any
 
 from actorgrid.objects import here
@@ -10,13 +9,15 @@ from actorgrid.objects.space import ObjectSpace
 from actorgrid.transports.object_frames import SpaceAbout
 from actorgrid.transports.task_frames import ObjectsOfClient
 
+from .work_records import WorkerSpec
+
 
 class WorkerObjects:
-    """*places*: what the worker's spec says of its host; of one of before there were stores, nothing."""
+    """*places*: what the worker's spec says of its host; in one of before there were stores, there is none."""
 
-    def __init__(self, places: Mapping[str, Any]) -> None:
-        self._path = str(places.get("objects", ""))
-        self._host_id = str(places.get("host_id", ""))
+    def __init__(self, places: WorkerSpec | None) -> None:
+        self._path = "" if places is None else places.get("objects", "")
+        self._host_id = "" if places is None else places.get("host_id", "")
         self._client: ObjectsOfClient | None = None
         here.use_store(self._path)
 

@@ -13,6 +13,8 @@ from typing import Any, NamedTuple
 
 from actorgrid.actors.objects import server as object_store
 
+from .work_records import WorkSpec, call_of
+
 
 class WorkerDeadline(NamedTuple):
     """By when a worker has to be over, as its shim says from time to time."""
@@ -28,7 +30,7 @@ def worker_draft(result: Path) -> Path:
     return result.with_name(f"{result.name}.draft")
 
 
-def worker_body(spec: dict[str, Any], inherited: list[socket.socket], deadline: WorkerDeadline) -> int:
+def worker_body(spec: WorkSpec, inherited: list[socket.socket], deadline: WorkerDeadline) -> int:
     """What the child of a function job or pool worker does after its fork; gives the exit code."""
     from . import function_job, function_server, worker
     from .environment import use_environment
@@ -40,7 +42,7 @@ def worker_body(spec: dict[str, Any], inherited: list[socket.socket], deadline: 
         _switch(spec, inherited, deadline)
     use_environment(spec["env"])
     if spec["kind"] == "function":
-        return function_job.run_job(spec, worker_draft(Path(spec["function"]["result_path"])))
+        return function_job.run_job(call_of(spec), worker_draft(Path(spec["function"]["result_path"])))
     if spec["kind"] == "functions":
         (control,) = inherited
         function_server.serve(spec, control, deadline.is_over)
@@ -50,17 +52,17 @@ def worker_body(spec: dict[str, Any], inherited: list[socket.socket], deadline: 
     worker.serve(spec["worker"]["worker_id"], listener, control, WorkerHost(spec, deadline))
 
 
-def _switch(spec: dict[str, Any], inherited: list[socket.socket], deadline: WorkerDeadline) -> None:
+def _switch(spec: WorkSpec, inherited: list[socket.socket], deadline: WorkerDeadline) -> None:
     """Go on in the Python of the work's environment, which is there by now."""
     from .python_environment_spec import prepare_environment
     from .python_switch import go_on_in
 
-    environment = prepare_environment(spec, _say)
-    assert environment is not None, "it is asked for"
+    environment, wanted = prepare_environment(spec, _say), spec.get("environment")
+    assert environment is not None and wanted is not None, "it is asked for"
     fds = {name: end.fileno() for name, end in zip(("control",), inherited, strict=False)}
     if deadline.fd >= 0:
         fds["deadline"] = deadline.fd
-    go_on_in(environment, Path(spec["environment"]["folder"]), spec, {}, fds)
+    go_on_in(environment, Path(wanted["folder"]), spec, {}, fds)
 
 
 def _say(line: str) -> None:
@@ -68,7 +70,7 @@ def _say(line: str) -> None:
 
 
 def switched_body(
-    spec: dict[str, Any], state: dict[str, Any], sockets: dict[str, socket.socket], deadline: WorkerDeadline
+    spec: WorkSpec, state: dict[str, Any], sockets: dict[str, socket.socket], deadline: WorkerDeadline
 ) -> int:
     """What such a child does in the Python of its environment; gives the exit code."""
     from . import function_job, function_server, worker
@@ -78,7 +80,7 @@ def switched_body(
     _open_streams()
     use_environment(spec["env"])
     if spec["kind"] == "function":
-        return function_job.run_job(spec, worker_draft(Path(spec["function"]["result_path"])))
+        return function_job.run_job(call_of(spec), worker_draft(Path(spec["function"]["result_path"])))
     if spec["kind"] == "functions":
         function_server.serve(spec, sockets["control"], deadline.is_over)
     faulthandler.enable(file=2)

@@ -13,13 +13,14 @@ from actorgrid.transports.task_frames import EnvironmentFrame
 from .built_environments import BuildProgress, BuiltEnvironment
 from .python_environment_spec import enter_environment, environments_in
 from .python_switch import go_on_in
+from .work_records import WorkSpec
 from .worker_process import WorkerDeadline
 
 
 class WorkerHost(NamedTuple):
     """What a worker knows of its host."""
 
-    spec: dict[str, Any]
+    spec: WorkSpec
     """What its shim was told to run (attempt_specs.py)."""
     deadline: WorkerDeadline
 

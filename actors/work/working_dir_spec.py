@@ -6,7 +6,6 @@ import hashlib
 import os
 import sys
 from pathlib import Path
-from typing import Any
 
 from actorgrid.actors.ledger.record_types import JobRecord
 from actorgrid.configs.paths import HostPaths
@@ -16,6 +15,7 @@ from actorgrid.transports.task_frames import WorkingDirFrame
 from actorgrid.working_dir import VARIABLE
 
 from .collected_outputs import link_tree
+from .work_records import WorkSpec
 from .working_dirs import WorkingDirs
 
 
@@ -29,7 +29,7 @@ def working_dir_of(job: JobRecord) -> str:
     return digest if is_digest(digest) and digest == file else ""
 
 
-def with_working_dir(spec: dict[str, Any], job: JobRecord, paths: HostPaths) -> dict[str, Any]:
+def with_working_dir(spec: WorkSpec, job: JobRecord, paths: HostPaths) -> WorkSpec:
     """The spec of an attempt, with the job's working directory where it has one."""
     digest = working_dir_of(job)
     if digest:
@@ -48,14 +48,14 @@ def with_working_dir(spec: dict[str, Any], job: JobRecord, paths: HostPaths) -> 
     return spec
 
 
-def hold_working_dir(spec: dict[str, Any]) -> None:
+def hold_working_dir(spec: WorkSpec) -> None:
     """Keep the attempt's working directory from being removed, for as long as this process lives."""
     wanted = spec.get("working_dir")
     if wanted:
         WorkingDirs(Path(wanted["folder"])).hold(wanted["digest"])
 
 
-def unpack_working_dir(spec: dict[str, Any]) -> None:
+def unpack_working_dir(spec: WorkSpec) -> None:
     """Unpack the attempt's working directory, unless it is there. Raises MalformedBody, DiskFull, OSError."""
     wanted = spec.get("working_dir")
     if wanted:

@@ -30,6 +30,7 @@ from actorgrid.actors.work.messages import (
     DetachLease,
     EndAllWork,
     LeaseOutput,
+    ReportObjects,
     StartDelay,
     TellWorkerEnd,
 )
@@ -50,6 +51,7 @@ CALLS: dict[str, dict[str, Any]] = {
     "hosts_away": {},
     "start_delay": {"attempt_id": "j.1"},
     "worker_end": {"worker_id": "general-x-1", "lease_id": "l1"},
+    "objects": {"limit": 10},
     "lease_output": {"lease_id": "l1", "stream": "stdout", "offset": 0, "limit": 10},
     "readings": {},
     "acquire_lease": {
@@ -127,6 +129,11 @@ class Everyone(Server):
     def _lease_output(self, request: LeaseOutput) -> dict[str, Any]:
         self._texts(request)
         assert request.offset >= 0 and 0 <= request.limit <= 2**19, request
+        return {}
+
+    @handles(ReportObjects)
+    def _objects(self, request: ReportObjects) -> dict[str, Any]:
+        assert 0 <= request.objects_max <= 1000, request
         return {}
 
     @handles(HostsAway)

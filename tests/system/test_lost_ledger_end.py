@@ -12,11 +12,12 @@ import actorgrid
 from actorgrid.actors.raft.storage.durable_watermark import KnownGrant, refuse_lost_grant
 from actorgrid.actors.work.attempt_dir import AttemptDir
 from actorgrid.actors.work.newest_grant import newest_grant
+from actorgrid.actors.work.work_records import lost_spec
 from actorgrid.errors import LogCorrupted
 
 
 def attempt(folder: Path, name: str, token: object) -> None:
-    AttemptDir(folder, name).create({"ledger_token": token})
+    AttemptDir(folder, name).create({**lost_spec(name), "ledger_token": token})
 
 
 def test_the_newest_grant_is_that_of_the_newest_epoch_and_entry(tmp_path: Path) -> None:

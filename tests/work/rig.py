@@ -280,7 +280,7 @@ class Rig:
         return self.attach(lease_id)
 
     def attach(self, lease_id: str) -> dict[str, Any]:
-        grant: dict[str, Any] = self.node.request("worker_manager", AttachLease(lease_id), timeout_s=20)
+        grant: dict[str, Any] = self.node.request("worker_manager", AttachLease(lease_id), timeout_s=60)
         return grant
 
     def release(self, lease_id: str) -> None:

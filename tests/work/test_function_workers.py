@@ -14,6 +14,7 @@ import cloudpickle
 import pytest
 
 from actorgrid.actors.ledger.commands import CancelJob
+from actorgrid.actors.work import function_workers
 from actorgrid.import_environment import of_this_process, with_environment
 from tests.work.rig import PYTHON, Rig, alive, wait_for
 from tests.work.test_functions import value_of
@@ -23,11 +24,13 @@ NUMBERS = itertools.count(1)
 
 @pytest.fixture(scope="module")
 def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Rig]:
-    """One host for all that kill no agent."""
-    rig = Rig(tmp_path_factory.mktemp("shared") / "data")
-    rig.start_manager()
-    yield rig
-    rig.close()
+    """One host for all that kill no agent. Its idle processes stay, however long a call takes on a busy machine."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(function_workers, "IDLE_S", 600.0)
+        rig = Rig(tmp_path_factory.mktemp("shared") / "data", work__max_isolation_s=600.0)
+        rig.start_manager()
+        yield rig
+        rig.close()
 
 
 @pytest.fixture

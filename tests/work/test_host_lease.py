@@ -15,6 +15,7 @@ from actorgrid.actors.work.containment import Containment
 from actorgrid.actors.work.host_lease import HostLease
 from actorgrid.actors.work.linux import boot_seconds
 from actorgrid.actors.work.shim import run_shim
+from actorgrid.actors.work.work_records import lost_spec
 from actorgrid.errors import HostIsolated, NotLeader
 from tests.work.rig import RawClient, Rig, alive, wait_for
 from tests.work.test_endings import family, pids_in
@@ -153,7 +154,9 @@ def test_a_lost_host_ends_what_it_had_and_is_up_again_when_nothing_of_it_lives(r
 def test_a_shim_starts_nothing_after_its_deadline_and_leaves_the_attempt_to_be_started(rig: Rig) -> None:
     rig.submit("a", command=["true"])
     directory = AttemptDir(rig.paths.attempts_dir, "x.1")
-    directory.create({"v": 2, "kind": "command", "control_path": str(rig.paths.work_sockets_dir / "x")})
+    directory.create(
+        {**lost_spec("a.1"), "ledger_token": [0, 1], "control_path": str(rig.paths.work_sockets_dir / "x")}
+    )
     run_shim(str(directory.path), -1, boot_seconds(), Containment("none"))
     assert directory.read_started() is None
 

@@ -11,8 +11,8 @@ import pytest
 
 from actorgrid.actors.ledger.commands import CancelJob, GrantAttempt, PreemptAttempt
 from actorgrid.actors.work import standing
-from actorgrid.actors.work.attempt_dir import UNSYNCED
 from actorgrid.actors.work.standing import StandingAttempts
+from actorgrid.actors.work.work_records import lost_spec
 from tests.work.rig import Rig, wait_for
 from tests.work.test_function_workers import by_value
 
@@ -188,12 +188,12 @@ def test_a_result_that_was_not_synced_before_another_boot_counts_for_nothing(rig
     submit(rig, tmp_path, "a")
     token = rig.allocation(rig.grant("a"))["token"]
     directory = rig.dir("a.1")
-    directory.create({"id": "a.1", "kind": "function", "job_id": "a", "ledger_token": token, "isolation_s": 10.0})
+    directory.create({**lost_spec("a.1"), "job_id": "a", "ledger_token": token, "isolation_s": 10.0})
     lock = directory.take()
     assert lock is not None
     os.close(lock)
     directory.result.write_bytes(b"")
-    directory.write_status({"reason": "exited", "exit_code": 0, "signal": None, UNSYNCED: "another boot"})
+    directory.write_status({"reason": "exited", "exit_code": 0, "signal": None, "unsynced_in": "another boot"})
     rig.start_manager()
     assert (rig.ended("a.1")["state"], state(rig, "a")) == ("queued", ("queued", 1))
 
