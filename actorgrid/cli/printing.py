@@ -19,6 +19,9 @@ _IN_A_TEXT = re.compile(rf"(?![\n\t])[{_COMMANDS}]")
 # A colour is all that a text can give itself by these: no other code of click.style is used here.
 _BESIDE_OUR_STYLES = re.compile(rf"(\x1b\[(?:[01]|3[1-7])m)|(?![\n\t])[{_COMMANDS}]")
 
+HOME, CLEAR = "\x1b[H", "\x1b[J"
+"""To the upper left corner; away with what is behind it."""
+
 
 def visible(text: str, cell: bool = False) -> str:
     """*text* with what could command a terminal written as in Python: ``\\x1b``. A *cell* has no new lines either."""
@@ -32,6 +35,11 @@ def say(text: str = "", *, err: bool = False, color: bool | None = None) -> None
     if not (text.isascii() and text.isprintable()):
         text = _BESIDE_OUR_STYLES.sub(_written_out_but_styles, text)
     click.echo(text, err=err, color=color)
+
+
+def draw(command: str) -> None:
+    """Send the terminal a command of our own: HOME, CLEAR."""
+    click.echo(command, nl=False, color=True)
 
 
 def say_json(value: Any, *, err: bool = False) -> None:

@@ -10,12 +10,11 @@ import click
 
 from actorgrid.errors import HostUnreachable
 
-from .printing import say
+from .printing import CLEAR, HOME, draw, say
 from .show import clock, on_terminal, say_folded
 
 INTERVAL_S = 2.0
 LEAST_S, MOST_S = 0.2, 3600.0
-HOME, CLEAR = "\x1b[H", "\x1b[J"
 
 
 def watch_option(command: Callable[..., Any]) -> Callable[..., Any]:
@@ -38,16 +37,16 @@ def keep_showing(show: Callable[[], None], every_s: float | None, as_json: bool)
         return
     drawn = on_terminal() and not as_json
     if drawn:
-        click.echo(HOME + CLEAR, nl=False, color=True)
+        draw(HOME + CLEAR)
     try:
         while True:
             try:
                 if drawn:
-                    click.echo(HOME, nl=False, color=True)
+                    draw(HOME)
                     say(f"every {every_s:g} s, at {clock(time.time())}; Ctrl-C ends it")
                 show()
                 if drawn:
-                    click.echo(CLEAR, nl=False, color=True)  # what is left of a longer picture
+                    draw(CLEAR)  # what is left of a longer picture
             except HostUnreachable as error:
                 say_folded(f"{error.message}: still asking", err=True)
             time.sleep(every_s)

@@ -15,6 +15,7 @@ from actorgrid.actors.ledger.api_keys import make_key
 JOB = {"task_id": "new", "command": ["true"]}
 BODIES: dict[str, Any] = {
     "post_working_dir": {"digest": "0" * 64},
+    "post_environment": {"python": "3.12", "requirements": "numpy>=2\n"},
     "post_job": JOB,
     "post_jobs": {"jobs": [{**JOB, "task_id": "x"}, {**JOB, "task_id": "y"}]},
     "put_config": {"value": 3.0},
@@ -47,21 +48,29 @@ PARTS = {
     "lease_id": "l1",
     "name": "load_balancer",
     "user": "ann",
+    "digest": "ab" * 32,
 }
+QUERIES = {"get_output": "?path=results/a"}
 
 
 def path_of(route: Route) -> str:
     path = route.documented_path
     for name, value in PARTS.items():
         path = path.replace("{" + name + "}", value)
-    return path
+    return path + QUERIES.get(route.operation, "")
 
 
 def prepare(town: Any) -> None:
     town.attempt_folder().joinpath("stdout").write_bytes(b"hello\n")
     town.attempt_folder().joinpath("result.bin").write_bytes(b"result")
+    environments = town.host.paths.environments_dir
+    environments.mkdir(exist_ok=True)
+    environments.joinpath(f"{PARTS['digest']}.build").touch()
+    results = town.attempt_folder() / "outputs" / "results"
+    results.mkdir(parents=True)
+    results.joinpath("a").write_bytes(b"kept")
     attempt = town.attempt(state="succeeded", ended_at=2.0)
-    town.add_job("a", kind="function", state="succeeded", attempts=[attempt])
+    town.add_job("a", kind="function", state="succeeded", attempts=[attempt], outputs=["results"])
     town.servers["distributed_state"].put("work.kill_grace_s", 1)
     town.servers["load_balancer"].sessions.add("s1")
     town.hold_lease(PARTS["lease_id"])

@@ -29,6 +29,8 @@ class StoreProcess:
 
     def __init__(self, folder: Path, memory_bytes: int = 64 * MIB, disk_bytes: int = 256 * MIB) -> None:
         self.path = str(folder / "store.sock")
+        # Closed with the store: one that the collector finds instead may have lost its socket first, which warns of it.
+        self._connections: list[StoreConnection] = []
         self.folder = folder
         self._spec = {
             "memory_bytes": memory_bytes, "disk_bytes": disk_bytes, "host_id": "", "folder": str(folder / "files"),
@@ -57,9 +59,13 @@ class StoreProcess:
         self._control.close()
 
     def close(self) -> None:
+        for connection in self._connections:
+            connection.close()
         self._control.close()
         self.process.wait(10)
 
     def space(self, secret: bytes | None = None, *, owner: bool = True, own_connection: bool = True) -> ObjectSpace:
         """A space, over a connection of its own."""
-        return ObjectSpace(StoreConnection(self.path), secret or os.urandom(SECRET_BYTES), SpaceAbout(owner=owner))
+        connection = StoreConnection(self.path)
+        self._connections.append(connection)
+        return ObjectSpace(connection, secret or os.urandom(SECRET_BYTES), SpaceAbout(owner=owner))

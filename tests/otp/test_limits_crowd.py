@@ -14,6 +14,7 @@ import pytest
 
 from actorgrid.errors import InvalidChildSpec, StartFailed, TooManyActors
 from actorgrid.supervisors.child import SupervisorFlags
+from actorgrid.supervisors.restart import SupervisorCore
 from actorgrid.supervisors.supervisor import CountChildren, StartChild, TerminateChild
 from actorgrid.supervisors.tree import Tree
 from actorgrid.supervisors.wire import TreeSettings
@@ -87,7 +88,7 @@ def test_a_crashed_actor_has_its_place_when_the_host_is_full(tmp_path: Path) -> 
 
 def test_a_supervisor_refuses_one_child_too_many(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     # A thousand processes show no more than three do; what is forked from here has the smaller bound too.
-    monkeypatch.setattr("actorgrid.supervisors.restart.CHILDREN_MAX", 3)
+    monkeypatch.setattr(SupervisorCore.__init__, "__defaults__", (3,))
     with running(tmp_path, worker("each", register=False), flags=SIMPLE) as tree:
         infos = [tree.call("root", StartChild()) for _ in range(3)]
         processes = of_the_tree(tree)
