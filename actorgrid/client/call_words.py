@@ -45,6 +45,7 @@ class _Words(TypedDict, total=False):
     depends_on: Sequence[Any]
     balancing: str | None
     affinity: str
+    pure: bool
     outputs: Sequence[str]
     container: str | None
     mounts: Sequence[str]

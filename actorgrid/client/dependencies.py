@@ -32,7 +32,18 @@ NEAR_BYTES = 4096
 class TaskInput:
     """The value of a future as an argument of calls: one record, as long as one of these calls is unfinished."""
 
-    __slots__ = ("__weakref__", "body", "call", "dependents", "failure", "held", "key", "settled")
+    __slots__ = (
+        "__weakref__",
+        "body",
+        "call",
+        "dependents",
+        "failure",
+        "held",
+        "key",
+        "lost_with",
+        "origin",
+        "settled",
+    )
 
     def __init__(self, key: int, call: TaskCall | None) -> None:
         self.key = key  # by which workers know the value: the id of the task, where it is theirs
@@ -40,6 +51,8 @@ class TaskInput:
         self.settled = False
         self.body = b""
         self.held: tuple[Held, ...] = ()  # what the body needs of the object store
+        self.origin: Any = None  # how it came to be, where it may be made again (lineage.py)
+        self.lost_with: frozenset[str] = frozenset()  # the stores that it was lost with, and made again
         self.failure: Callable[[LazyFuture[Any]], None] | None = None  # ends a call as its input ended
         self.dependents: list[TaskCall] = []
 
@@ -51,7 +64,7 @@ class TaskInput:
         elif raw is not None and raw.failed:
             self.failure = lambda dependent: dependent.settle(raw.decode, raw.body, True)
         elif raw is not None:
-            self.body, self.held = raw.body, raw.held
+            self.body, self.held, self.origin = raw.body, raw.held, future.origin
         else:
             error = future.exception()
             if error is None:
@@ -103,8 +116,9 @@ class CallDependencies:
         return tuple(found)
 
     def _record(self, future: LazyFuture[Any], owner: object) -> TaskInput:
-        # Unpickled and maybe changed since, a value is another than the one that workers keep under the task's id.
-        if isinstance(future, TaskFuture) and future._owner is owner and not future.is_unfolded():
+        # Unpickled and maybe changed since, or made again, a value is another than workers keep under the task's id.
+        is_another = future.is_unfolded() or future.was_made_again
+        if isinstance(future, TaskFuture) and future._owner is owner and not is_another:
             call: TaskCall = future.call
             return TaskInput(call.task_id, call)
         return TaskInput(self._new_key(), None)

@@ -33,19 +33,19 @@ from actorgrid.transports.task_frames import (
 from .call_errors import copy_of, only_older_tokens, past_limit, raise_failure, takes_no_futures, worker_lost
 from .dependencies import CallDependencies, hold, leader
 from .futures import LazyFuture, TaskFuture
-from .lanes import MAX_LEASE_REQUESTS, Lane, LeasedWorker, Pace, TaskCall, Token, forget_unused, look_over
+from .lanes import MAX_LEASE_REQUESTS, Lane, LeasedWorker, Pace, TaskCall, Token, add_lane, forget_unused, look_over
 from .lease_source import LeaseSource
 from .lending import AskForWorker, Lending, Return, SendCall
 from .options import TaskOptions, WorkerShape
 from .output import OutputPrinter
 from .pickling import FunctionCode, loads_value
+from .renewals import Renewals
 from .sending import Sender, must_resend
 from .stealing import ask_back, given_back, ran_after_all
 from .stream_items import StreamItems, about
 from .worker_sockets import WorkerSockets
 
 MAX_UNFINISHED = 100_000
-MAX_LANES = 256
 _READ_BYTES = 256 * 1024
 
 
@@ -65,6 +65,7 @@ class Dispatcher:
         self._unfinished = 0
         # Running when their worker went: it is being asked whether somebody ended it.
         self._judged: set[TaskCall] = set()
+        self.renewals = Renewals(self._lock, self._new_key, self._finished, self._again)
         self._blocked = 0
         self._stolen = 0
         self.balancing: str | None = None  # the client's policy for calls that do not say
@@ -101,7 +102,7 @@ class Dispatcher:
                 raise ClientClosed("the client is closed", hint="make another with actorgrid.connect()")
             lane = self._lanes.get(shape)
             if lane is None:
-                lane = self._new_lane(shape)
+                lane = add_lane(self._lanes, shape)
             call = TaskCall(
                 self._new_key(), code, args, options.timeout, options.priority, options.worker_losses, lane, future
             )
@@ -214,7 +215,7 @@ class Dispatcher:
                     if not link.calls and (lane.is_actors or now - link.idle_since >= patience_s):
                         self._unlink(link)
                         given_up.append(link)
-            forget_unused(self._lanes, len(self._lanes) > MAX_LANES // 2)
+            forget_unused(self._lanes)
         for link in given_up:
             link.sock.close()
         return [link.lease_id for link in given_up]
@@ -267,8 +268,9 @@ class Dispatcher:
             self._sockets.close()
             self._room.notify_all()
             calls = [call for lane in self._lanes.values() for call in lane.drain()]
-            calls += self._judged
+            calls += [*self._judged, *self.renewals.calls]
             self._judged.clear()
+            self.renewals.calls.clear()
             links = list(self._sockets.links.values())
             for link in links:
                 calls += [call for call in link.calls.values() if not call.cancelled]
@@ -295,11 +297,9 @@ class Dispatcher:
         token: Token | None = None,
         numbers_attempts: bool = False,
         on_loan: bool = False,
-        answers_recalls: bool = False,
-        takes_values: bool = False,
-        takes_about: bool = False,
+        *can: bool,
     ) -> None:
-        """Add a leased worker, which said welcome *travel_s* after our hello."""
+        """Add a leased worker, which said welcome *travel_s* after our hello. *can*: see LeasedWorker."""
         sock.setblocking(False)
         hopeless: list[TaskCall] = []
         closed = True
@@ -313,8 +313,8 @@ class Dispatcher:
                 closed = False
                 hopeless = [] if on_loan else lane.granted(token)
                 self._finished(len(hopeless))
-                can = numbers_attempts, answers_recalls, takes_values, takes_about
-                link = LeasedWorker(lane, lease_id, worker_id, sock, decoder, time.monotonic(), travel_s, token, *can)
+                said = sock, decoder, time.monotonic(), travel_s, token, numbers_attempts
+                link = LeasedWorker(lane, lease_id, worker_id, *said, *can)
                 lane.balancing = self.balancing or self.pool_balancing.get(lane.shape.pool_name)
                 lane.links.append(link)
                 self._sockets.add(link)
@@ -364,6 +364,10 @@ class Dispatcher:
         """Whether anything waits in *lane*."""
         return lane.waiting > 0 and not self._closed
 
+    def is_reader(self) -> bool:
+        """Whether the caller is the thread that all results come by."""
+        return self._sockets.is_reader()
+
     # -- with the lock held
 
     def _new_key(self) -> int:
@@ -372,15 +376,6 @@ class Dispatcher:
 
     def _lasting(self) -> int:
         return sum(lane.unfinished for lane in self._lanes.values() if lane.is_actors)
-
-    def _new_lane(self, shape: WorkerShape) -> Lane:
-        lane = Lane(shape)
-        if not lane.is_actors and sum(not other.is_actors for other in self._lanes.values()) >= MAX_LANES:
-            raise QueueFull(
-                f"{MAX_LANES} different sets of resources are in use at once", hint="ask for fewer distinct shapes"
-            )
-        self._lanes[shape] = lane
-        return lane
 
     def _wait_for_room(self) -> None:
         if self._sockets.is_reader():
@@ -404,8 +399,9 @@ class Dispatcher:
             call.link.out += encode_cancel(call.task_id)
             self._sockets.flush(call.link)
             return
-        if call in self._judged:
+        if call in self._judged or call in self.renewals.calls:
             self._judged.discard(call)
+            self.renewals.calls.discard(call)
         else:
             call.lane.forget(call)
         self._finished(1)
@@ -468,7 +464,6 @@ class Dispatcher:
                     if call is None or (frame[2] == FAILED and must_resend(link, call, frame[3], now)):
                         continue
                     call.done = True
-                    call.inputs = call.held = ()
                     if frame[2] == OK:
                         link.values.add(call.task_id, len(frame[3]), len(frame[3]))
                     done.append((call, frame[2], frame[3], frame[4] if len(frame) > 4 else ()))
@@ -486,14 +481,14 @@ class Dispatcher:
                 for kin in {call.code.kin for call, _, _, _ in done}:
                     self._pace.observe(kin, each_s)
                 link.lane.observe(each_s)
-                self._finished(len(done))
+                self._finished(len(done) - self.renewals.keep(done))
             self._sender.refill(link)
             self._sockets.flush(link)
             if link.on_loan:
                 self._lend(now)
         for call, status, body, gifts in done:
             held = self._source.take_gifts(gifts, call.future) if gifts else ()
-            if not call.cancelled:
+            if not (self.renewals.is_renewed(call, body, self._source.renews) or call.cancelled):
                 call.future.settle(raise_failure if status == FAILED else loads_value, body, status == FAILED, held)
 
     def _take_given_back(self, link: LeasedWorker, task_ids: Any, now: float) -> None:
@@ -586,12 +581,15 @@ class Dispatcher:
                 return  # cancelled, or the client closed meanwhile
             self._judged.discard(call)
             if verdict is None:
-                call.lane = self._lanes.setdefault(call.lane.shape, call.lane)
-                call.lane.push(call, time.monotonic(), front=True)
-                self._sender.supply(call.lane)
-                self._sockets.tick_soon()
+                self._again(call)
             else:
                 call.done = True
                 self._finished(1)
         if verdict is not None:
             call.future.set_exception(verdict)
+
+    def _again(self, call: TaskCall) -> None:
+        call.lane = self._lanes.setdefault(call.lane.shape, call.lane)
+        call.lane.push(call, time.monotonic(), front=True)
+        self._sender.supply(call.lane)
+        self._sockets.tick_soon()

@@ -14,7 +14,7 @@ from collections.abc import Callable, Generator, Iterator
 from concurrent.futures import Future, InvalidStateError, wait
 from typing import Any, Protocol, TypeVar, cast
 
-from actorgrid.errors import ActorGridError
+from actorgrid.errors import ActorGridError, ObjectLost
 from actorgrid.objects.space import Held
 from actorgrid.transports.task_inputs import input_value
 
@@ -26,10 +26,12 @@ T = TypeVar("T")
 _PENDING = "PENDING"
 _FINISHED = "FINISHED"
 _pickling = threading.local()
+REMAKES_MAX = 3
+"""So often a value that is lost again and again is made again for one who asks."""
 
 
-class _Undecoded:
-    """A result as it arrived, unpickled by whoever asks and not by the reader thread: unpickling may import."""
+class PickledValue:
+    """A value as it arrived, unpickled by whoever asks and not by the reader thread: unpickling may import."""
 
     __slots__ = ("body", "decode", "failed", "held")
 
@@ -53,8 +55,12 @@ class LazyFuture(Future[T]):
     """The record of what calls wait for it (dependencies.py), while there are any."""
     used_by: object = None
     """Whose record that is."""
-    _in_store: _Undecoded | None = None
+    _in_store: PickledValue | None = None
     """How its value arrived, where it needs something of the object store."""
+    origin: Any = None
+    """How that value came to be, if it is of a pure task (lineage.py)."""
+    was_made_again = False
+    """Whether it is another one than its task gave, which was lost."""
 
     def __init__(self) -> None:
         # As Future.__init__, but for the condition (a test holds it to that).
@@ -79,7 +85,7 @@ class LazyFuture(Future[T]):
         *failed*: whether it raises, where that is known; if ``False``, *body* is the pickled value itself. *held*: what
         that needs of the object store; the future keeps it.
         """
-        value: Any = _Undecoded(decode, body, failed, held)
+        value: Any = PickledValue(decode, body, failed, held)
         if held:
             self._in_store = value
         if not failed:
@@ -106,7 +112,7 @@ class LazyFuture(Future[T]):
     def says_failed(self) -> bool:
         """Whether it is done and known to give no value but an error; unpickles nothing."""
         result: Any = self._result
-        return self._exception is not None or (type(result) is _Undecoded and result.failed is True)
+        return self._exception is not None or (type(result) is PickledValue and result.failed is True)
 
     def _repr_html_(self) -> str:
         """What a notebook shows. Unpickles nothing and waits for nothing."""
@@ -124,7 +130,7 @@ class LazyFuture(Future[T]):
         if not self.done():
             return ("running" if self.running() else "waiting"), "busy"
         result: Any = self._result
-        if type(result) is _Undecoded and result.failed is None:
+        if type(result) is PickledValue and result.failed is None:
             return "ended", "over"
         return ("failed", "bad") if LazyFuture.says_failed(self) else ("done", "good")
 
@@ -134,9 +140,14 @@ class LazyFuture(Future[T]):
         """
         return Future.cancel(self)
 
+    @property
+    def is_in_store(self) -> bool:
+        """Whether its value, which is there, needs something of the object store."""
+        return self._in_store is not None
+
     def is_unfolded(self) -> bool:
         """Whether its value was asked for already, and so is an object of this process alone."""
-        return self._state == _FINISHED and type(self._result) is not _Undecoded and self._in_store is None
+        return self._state == _FINISHED and type(self._result) is not PickledValue and self._in_store is None
 
     def result(self, timeout: float | None = None) -> T:
         """The value. Raises the task's ActorGridError, CancelledError, or TimeoutError after *timeout* seconds.
@@ -145,7 +156,7 @@ class LazyFuture(Future[T]):
         """
         self.check_process()
         value: Any = super().result(timeout)
-        if type(value) is _Undecoded:
+        if type(value) is PickledValue:
             self._unfold(value)
             value = super().result(0)
         return cast(T, value)
@@ -154,7 +165,7 @@ class LazyFuture(Future[T]):
         """The error, or ``None``. Raises CancelledError, WrongState, or TimeoutError after *timeout* seconds."""
         self.check_process()
         error = super().exception(timeout)
-        if error is None and type(self._result) is _Undecoded:
+        if error is None and type(self._result) is PickledValue:
             self._unfold(self._result)
             return super().exception(0)
         return error
@@ -162,19 +173,22 @@ class LazyFuture(Future[T]):
     def unfold(self) -> None:
         """Make the value an object of this process, if it is done and that was not asked for."""
         raw: Any = self._result
-        if type(raw) is _Undecoded:
+        if type(raw) is PickledValue:
             self._unfold(raw)
 
-    def _unfold(self, raw: _Undecoded) -> None:
+    def _unfold(self, raw: PickledValue) -> None:
         value: Any = None
         error: BaseException | None = None
         try:
-            value = raw.decode(raw.body)
+            value = self._decoded(raw)
         except Exception as found:  # noqa: BLE001 - what a task raised is of any type
             error = found
         with self._condition:
             if self._result is raw:
                 self._result, self._exception = value, error
+
+    def _decoded(self, raw: PickledValue) -> Any:
+        return raw.decode(raw.body)
 
     def _cancelled(self) -> bool:
         """Cancel for good and tell those who wait; ``False`` when it was done already."""
@@ -208,7 +222,7 @@ class futures_as_inputs:
         _pickling.inputs = self._before
 
 
-def pickled_value(future: LazyFuture[Any]) -> _Undecoded | None:
+def pickled_value(future: LazyFuture[Any]) -> PickledValue | None:
     """How *future* ended, as it arrived; ``None`` where it has been unpickled, or has to be to tell.
 
     What is in the object store goes on as it arrived, unpickled or not.
@@ -216,7 +230,7 @@ def pickled_value(future: LazyFuture[Any]) -> _Undecoded | None:
     if future._in_store is not None:
         return future._in_store
     result: Any = future._result
-    return result if type(result) is _Undecoded and result.failed is not None else None
+    return result if type(result) is PickledValue and result.failed is not None else None
 
 
 class TaskOwner(Protocol):
@@ -271,6 +285,7 @@ class TaskFuture(LazyFuture[T]):
         super().__init__()
         self._owner = owner
         self.call: Any = None  # the dispatcher's record of it
+        self.remake: Callable[[Any], PickledValue] | None = None  # makes a lost value again
         self._blocked = 0
         if owner.lends:
             self._waiters: list[Any] = _Waiters(self, owner)
@@ -363,6 +378,24 @@ class TaskFuture(LazyFuture[T]):
         is_over = super()._cancelled()
         self._ended()
         return is_over
+
+    def comes_again(self, raw: PickledValue) -> None:
+        """Stand for a value that was made again: what it was made of before is lost."""
+        if self._in_store is not None:
+            self._in_store, self.was_made_again = raw, True
+
+    def _decoded(self, raw: PickledValue) -> Any:
+        for _ in range(REMAKES_MAX):
+            raw = self._in_store or raw
+            try:
+                return raw.decode(raw.body)
+            except ObjectLost:
+                if self.origin is None or self.remake is None or raw.failed is not False:
+                    raise
+            if self._in_store is raw:  # else it was made again meanwhile
+                self.comes_again(self.remake(self.origin))
+        raw = self._in_store or raw
+        return raw.decode(raw.body)
 
     def _ended(self) -> None:
         """Let go of the call, which has this future: nothing waits for the collector, least of all large values."""

@@ -11,6 +11,7 @@ import itertools
 from collections import deque
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from actorgrid.errors import QueueFull
 from actorgrid.objects.space import Held
 from actorgrid.transports.task_frames import TaskAbout
 from actorgrid.transports.task_inputs import LatestValues
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
 
 BUDGET_S = 0.005
 MAX_DEPTH = 512
+MAX_LANES = 256
 MAX_UNSENT_BYTES = 256 * 1024
 STALL_S = 0.02
 TIMEOUT_GRACE_S = 2.0
@@ -488,8 +490,20 @@ class Lane:
         return self.waiting * self.mean_s / max(1, len(self.links)) > GROW_BACKLOG_S
 
 
-def forget_unused(lanes: dict[WorkerShape, Lane], crowded: bool) -> None:
-    """Forget lanes without calls and workers: those of actors, and when it is *crowded* all of them."""
+def add_lane(lanes: dict[WorkerShape, Lane], shape: WorkerShape) -> Lane:
+    """A new lane among *lanes*. Raises QueueFull."""
+    lane = Lane(shape)
+    if not lane.is_actors and sum(not other.is_actors for other in lanes.values()) >= MAX_LANES:
+        raise QueueFull(
+            f"{MAX_LANES} different sets of resources are in use at once", hint="ask for fewer distinct shapes"
+        )
+    lanes[shape] = lane
+    return lane
+
+
+def forget_unused(lanes: dict[WorkerShape, Lane]) -> None:
+    """Forget lanes without calls and workers: those of actors, and where there are many all of them."""
+    crowded = len(lanes) > MAX_LANES // 2
     unused = [lane for lane in lanes.values() if not (lane.links or lane.requests or lane.waiting or lane.held)]
     for lane in unused:
         if crowded or lane.is_actors:

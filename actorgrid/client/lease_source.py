@@ -9,7 +9,7 @@ from actorgrid.errors import ActorGridError, WorkerLost
 from actorgrid.objects.space import Held
 
 from .futures import TaskFuture
-from .lanes import Lane
+from .lanes import Lane, TaskCall
 
 
 class LeaseSource(Protocol):
@@ -26,6 +26,9 @@ class LeaseSource(Protocol):
 
     def take_gifts(self, gifts: Iterable[Any], future: TaskFuture[Any] | None = None) -> tuple[Held, ...]:
         """Take what is kept in the object store for values that came: for that of *future*."""
+
+    def renews(self, call: TaskCall, body: bytes) -> bool:
+        """Take care of a call that failed as inputs of it were lost which can be made again; ``False`` for others."""
 
     def tell_loss(self, lease_id: str, error: WorkerLost, settle: Callable[[ActorGridError], None]) -> None:
         """Have *settle* called with *error*, once it says how the worker ended; soon, whether that is known or not."""

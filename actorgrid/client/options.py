@@ -29,7 +29,7 @@ JOB_NAME_MAX = 200
 MAX_CHECKED_OPTIONS = 256
 _IN_BODY = {"gpu_memory": "gpu_memory_bytes", "memory": "memory_bytes", "timeout": "max_execution_time_s"}
 """What the body calls by another name: it has units in its names."""
-_NOT_IN_BODY = ("durable", "shape", "balancing", "affinity", "environment", "python")
+_NOT_IN_BODY = ("durable", "shape", "balancing", "affinity", "pure", "environment", "python")
 _OF_CONTAINER = ("container", "mounts", "container_runtime")
 
 
@@ -117,6 +117,8 @@ class TaskOptions:
       ``round_robin``, ``weighted_round_robin`` (by speed), ``capability_based`` or ``affinity_aware``; session tasks
       only. ``affinity``: tasks of one such key go to one worker while it has room (what it has in memory is there);
       with it, ``balancing`` is ``affinity_aware`` unless said
+    * ``pure``: called again with the same arguments it gives the same and does nothing else, so that a large value of
+      it that was lost with its host's object store is made again; session tasks only
     * ``outputs``: files and folders, relative to its directory, that a job's host keeps when it ends
       (``client.fetch``); jobs only
     * ``container``: the image of a container that a command runs in, ``mounts``: ``"/data:/data:ro"``,
@@ -148,6 +150,7 @@ class TaskOptions:
     depends_on: Sequence[Any] = ()
     balancing: str | None = None
     affinity: str = ""
+    pure: bool = False
     outputs: Sequence[str] = ()
     container: str | None = None
     mounts: Sequence[str] = ()
@@ -179,6 +182,8 @@ class TaskOptions:
             )
         if self.outputs:
             self._check_outputs()
+        if self.pure and self.durable:
+            raise BadRequest("pure is for session tasks", asked="durable=True", hint="a job's value is on the disk")
         if self.container is not None or self.mounts or self.container_runtime is not None:
             self._check_container()
         if not 1 <= self.gang <= 256 or (self.spread and self.gang == 1):

@@ -59,8 +59,9 @@ from .environment import Environment
 from .environment_entry import EnvironmentEntry
 from .futures import LazyFuture, TaskFuture
 from .http import AdminHttp, segment
-from .lanes import Lane
+from .lanes import Lane, TaskCall
 from .lending import own_cpus
+from .lineage import Lineage, Origin
 from .nested import NESTED_WAIT_S, inside_work, starved
 from .options import TaskOptions
 from .output import OutputPrinter
@@ -121,6 +122,7 @@ class Session:
         self._printer = OutputPrinter() if stream_output else None
         self._dispatcher = Dispatcher(self, self._printer, own_cpus() if inside_work() else 0.0)
         self._dispatcher.balancing = balancing
+        self._lineage = Lineage(self._dispatcher, self._dispatcher.renewals)
         self._keeper = threading.Thread(target=self._keep, name="actorgrid-session", daemon=True)
         self._returner = threading.Thread(target=self._return_leases, name="actorgrid-returns", daemon=True)
         self._keeper.start()
@@ -137,7 +139,14 @@ class Session:
     ) -> TaskFuture[Any]:
         """Run one call on some worker, once its *inputs* are there; what it yields goes into *stream*. *held*: what its
         arguments need of the object store."""
-        return self._dispatcher.submit(code, args, options, inputs, stream, held)
+        future = self._dispatcher.submit(code, args, options, inputs, stream, held)
+        if options.pure and stream is None:
+            self._lineage.note(future, Origin(code, args, options, inputs, held))
+        return future
+
+    def renews(self, call: TaskCall, body: bytes) -> bool:
+        """Take care of a call that failed as inputs of it were lost which can be made again; ``False`` for others."""
+        return self._lineage.renew(call, body)
 
     def objects(self) -> ObjectSpace | None:
         """Where this session keeps large values; ``None`` where the host has no object store, or is another machine.

@@ -7,7 +7,7 @@ import socket
 from typing import Any, cast
 
 from actorgrid.client.dispatcher import Dispatcher
-from actorgrid.client.lanes import Lane
+from actorgrid.client.lanes import Lane, TaskCall
 from actorgrid.client.lease_source import LeaseSource
 from actorgrid.transports.frames import FrameDecoder
 from actorgrid.transports.task_frames import Function, TaskFrame, encode_success, parse_client_frame
@@ -34,6 +34,9 @@ class Leases:
 
     def give_back(self, lease_id: str) -> None:
         self.returned.append(lease_id)
+
+    def renews(self, call: TaskCall, body: bytes) -> bool:
+        return False
 
 
 class Worker:

@@ -362,3 +362,148 @@ def test_a_reference_says_what_it_is(client: Client) -> None:
     ref = client.put(array(3 * MIB))
     assert repr(ref).startswith("<Ref ") and ref.size_bytes > 3 * MIB and ref.object_id in repr(ref)
     assert pickle.loads(pickle.dumps(ref)).object_id == ref.object_id
+
+
+@pytest.fixture
+def mortal(tmp_path: Path) -> Iterator[tuple[StoreProcess, Client]]:
+    """A store to be killed, and a client whose values are in it."""
+    store = StoreProcess(tmp_path)
+    door = StandIn(objects=store.path)
+    client = Client(door.url, door.token)
+    yield store, client
+    client.close()
+    door.close()
+    store.close()
+
+
+def begun_again(store: StoreProcess) -> None:
+    store.kill()
+    store.start()
+
+
+def counted(path: Path, seed: int, *inputs: Any) -> np.ndarray[Any, Any]:
+    """A pure function, but for a mark of each call."""
+    with path.open("a") as file:
+        file.write(f"{seed}\n")
+    return array(2 * MIB, seed + sum(int(each[0]) for each in inputs))
+
+
+def calls(path: Path) -> list[int]:
+    return [int(line) for line in path.read_text().split()]
+
+
+def test_a_lost_value_of_a_pure_task_is_made_again_when_it_is_asked_for(
+    mortal: tuple[StoreProcess, Client], tmp_path: Path
+) -> None:
+    store, client = mortal
+    log = tmp_path / "calls"
+    future = client.submit(counted, log, 3, pure=True)
+    wait_until(future.done)
+    begun_again(store)
+    assert np.array_equal(future.result(), array(2 * MIB, 3))
+    assert calls(log) == [3, 3]
+    assert np.array_equal(future.result(), array(2 * MIB, 3)) and calls(log) == [3, 3]
+
+
+def test_what_a_lost_value_came_of_is_made_again_with_it_and_only_then(
+    mortal: tuple[StoreProcess, Client], tmp_path: Path
+) -> None:
+    store, client = mortal
+    log, pure = tmp_path / "calls", client.options(pure=True)
+    first = pure.submit(counted, log, 1)
+    last = pure.submit(counted, log, 2, first)
+    expected = last.result().copy()
+    del first  # the intermediate value is freed; how it came to be is kept
+    wait_until(lambda: (gc.collect(), there(client)["count"] == 1)[1])
+    chain = pure.submit(counted, log, 5, last)
+    wait_until(chain.done)
+    begun_again(store)
+    assert int(chain.result()[0]) == int(array(2 * MIB, 5 + int(expected[0]))[0])
+    assert calls(log) == [1, 2, 5, 1, 2, 5]
+
+
+def test_a_task_whose_inputs_were_lost_gets_them_made_again(
+    mortal: tuple[StoreProcess, Client], tmp_path: Path
+) -> None:
+    store, client = mortal
+    log, pure = tmp_path / "calls", client.options(pure=True)
+    inputs = [pure.submit(counted, log, seed) for seed in (1, 2)]
+    for future in inputs:
+        wait_until(future.done)
+    begun_again(store)
+    used = client.submit(lambda parts: [int(each[0]) for each in parts], inputs)
+    assert used.result(60) == [int(array(2 * MIB, seed)[0]) for seed in (1, 2)]
+    assert sorted(calls(log)) == [1, 1, 2, 2]
+
+
+def test_many_tasks_that_lack_one_lost_value_have_it_made_again_once(
+    mortal: tuple[StoreProcess, Client], tmp_path: Path
+) -> None:
+    store, client = mortal
+    log, kept = tmp_path / "calls", array(2 * MIB, 9)
+    lost = client.submit(counted, log, 1, pure=True)
+    wait_until(lost.done)
+    begun_again(store)
+    used = [client.submit(lambda part, n: int(part[0]) + n, lost, n) for n in range(20)]
+    expected = int(array(2 * MIB, 1)[0])
+    assert [each.result(60) for each in used] == [expected + n for n in range(20)]
+    assert client.submit(lambda part: int(part[0]), lost).result(60) == expected
+    assert np.array_equal(lost.result(), array(2 * MIB, 1)) and calls(log) == [1, 1]
+    # What came along with a call is kept for when it is called again, and lost with the store all the same.
+    large = client.submit(lambda part: part + 1, kept, pure=True)
+    wait_until(large.done)
+    begun_again(store)
+    with pytest.raises(ObjectLost):
+        large.result()
+
+
+def test_in_a_callback_a_lost_value_is_not_waited_for(mortal: tuple[StoreProcess, Client], tmp_path: Path) -> None:
+    store, client = mortal
+    lost = client.submit(counted, tmp_path / "calls", 1, pure=True)
+    wait_until(lost.done)
+    begun_again(store)
+    found: list[BaseException | None] = []
+    later = client.submit(int, 1)
+    later.add_done_callback(lambda _: found.append(lost.exception()))
+    assert later.result(60) == 1
+    wait_until(lambda: len(found) == 1)
+    assert found[0] is None or isinstance(found[0], ObjectLost)
+
+
+def test_what_is_not_pure_is_lost_by_name_and_not_called_twice(
+    mortal: tuple[StoreProcess, Client], tmp_path: Path
+) -> None:
+    store, client = mortal
+    log = tmp_path / "calls"
+    impure = client.submit(counted, log, 1)
+    pure = client.submit(counted, log, 2, impure, pure=True)
+    wait_until(pure.done)
+    begun_again(store)
+    with pytest.raises(ObjectLost, match="started again"):
+        impure.result()
+    with pytest.raises(ObjectLost, match="not made by a pure one"):
+        pure.result()
+    with pytest.raises(ObjectLost):
+        client.submit(len, impure).result(60)
+    assert calls(log) == [1, 2]
+
+
+def test_a_pure_task_that_fails_when_it_is_called_again_fails_who_asks(
+    mortal: tuple[StoreProcess, Client], tmp_path: Path
+) -> None:
+    store, client = mortal
+    mark = tmp_path / "mark"
+
+    def once() -> Any:
+        mark.touch(exist_ok=False)
+        return array(2 * MIB)
+
+    future = client.submit(once, pure=True)
+    wait_until(future.done)
+    begun_again(store)
+    dependent = client.submit(len, future)
+    assert isinstance(dependent.exception(60), FileExistsError)
+    with pytest.raises(FileExistsError):
+        future.result()
+    with pytest.raises(BadRequest, match="session tasks"):
+        client.submit(abs, 1, pure=True, durable=True)
