@@ -31,7 +31,7 @@ MAX_DEPTH = 10_000
 """A value at the end of a longer chain of pure tasks is not made again."""
 
 
-class Origin:
+class ValueOrigin:
     """One call of a pure function. *inputs* are futures until it has ended."""
 
     __slots__ = ("args", "code", "depth", "future", "held", "inputs", "made_again", "options")
@@ -47,7 +47,7 @@ class Origin:
         self.code = code
         self.args = args
         self.options = options
-        self.inputs: tuple[LazyFuture[Any] | Origin | None, ...] = tuple(inputs)
+        self.inputs: tuple[LazyFuture[Any] | ValueOrigin | None, ...] = tuple(inputs)
         self.held = held  # what its arguments need of the object store, as long as it may be called again
         self.depth = 0
         self.made_again: TaskFuture[Any] | None = None  # while it is
@@ -57,7 +57,7 @@ class Origin:
         """Keep of the inputs what it takes to have them again: a callback of the call's future."""
         if isinstance(future, LazyFuture) and future.is_in_store and future.origin is self:
             self.inputs = tuple(_source(each) for each in self.inputs)
-            self.depth = 1 + max((each.depth for each in self.inputs if isinstance(each, Origin)), default=0)
+            self.depth = 1 + max((each.depth for each in self.inputs if isinstance(each, ValueOrigin)), default=0)
         elif isinstance(future, LazyFuture):
             future.origin = None  # its value came along
 
@@ -71,9 +71,9 @@ class Origin:
                 promised.comes_again(raw)
 
 
-def _source(used: LazyFuture[Any] | Origin | None) -> LazyFuture[Any] | Origin | None:
+def _source(used: LazyFuture[Any] | ValueOrigin | None) -> LazyFuture[Any] | ValueOrigin | None:
     if isinstance(used, LazyFuture) and used.is_in_store:
-        found: Origin | None = used.origin
+        found: ValueOrigin | None = used.origin
         return found if found is not None and found.depth < MAX_DEPTH else None
     return used
 
@@ -114,14 +114,14 @@ class Lineage:
         self._runs = False
         self.made_again_total = 0
 
-    def note(self, future: TaskFuture[Any], origin: Origin) -> None:
+    def note(self, future: TaskFuture[Any], origin: ValueOrigin) -> None:
         """Note how the value of *future* comes to be."""
         origin.future = weakref.ref(future)
         future.origin = origin
         future.remake = self.make_again
         future.add_done_callback(origin.ended)
 
-    def make_again(self, origin: Origin) -> PickledValue:
+    def make_again(self, origin: ValueOrigin) -> PickledValue:
         """Have a value made again, and what went into it; gives it as it arrived. Raises ObjectLost where that cannot
         be, and what the function raised."""
         if self._dispatcher.is_reader():
@@ -134,9 +134,9 @@ class Lineage:
         wait([future])
         return _value_of(future)
 
-    def _submitted(self, origin: Origin) -> TaskFuture[Any]:
+    def _submitted(self, origin: ValueOrigin) -> TaskFuture[Any]:
         with self._lock:
-            made: dict[Origin, TaskFuture[Any]] = {}
+            made: dict[ValueOrigin, TaskFuture[Any]] = {}
             stack = [origin]
             while stack:
                 each = stack[-1]
@@ -146,7 +146,7 @@ class Lineage:
                 if each.made_again is not None and not each.made_again.done():
                     made[each] = each.made_again
                     continue
-                before = [used for used in each.inputs if isinstance(used, Origin) and used not in made]
+                before = [used for used in each.inputs if isinstance(used, ValueOrigin) and used not in made]
                 if before:
                     stack += before
                     continue
@@ -156,11 +156,11 @@ class Lineage:
                         asked=each.code.name,
                         hint="declare the tasks that it hangs on pure=True as well, or submit them again",
                     )
-                futures = [made[used] if isinstance(used, Origin) else used for used in each.inputs]
+                futures = [made[used] if isinstance(used, ValueOrigin) else used for used in each.inputs]
                 made[each] = self._submit(each, [used for used in futures if used is not None])
             return made[origin]
 
-    def _submit(self, origin: Origin, inputs: list[LazyFuture[Any]]) -> TaskFuture[Any]:
+    def _submit(self, origin: ValueOrigin, inputs: list[LazyFuture[Any]]) -> TaskFuture[Any]:
         self.made_again_total += 1
         future = self._dispatcher.submit(origin.code, origin.args, origin.options, inputs, None, origin.held)
         future.origin, future.remake = origin, self.make_again

@@ -61,7 +61,7 @@ from .futures import LazyFuture, TaskFuture
 from .http import AdminHttp, segment
 from .lanes import Lane, TaskCall
 from .lending import own_cpus
-from .lineage import Lineage, Origin
+from .lineage import Lineage, ValueOrigin
 from .nested import NESTED_WAIT_S, inside_work, starved
 from .options import TaskOptions
 from .output import OutputPrinter
@@ -141,7 +141,7 @@ class Session:
         arguments need of the object store."""
         future = self._dispatcher.submit(code, args, options, inputs, stream, held)
         if options.pure and stream is None:
-            self._lineage.note(future, Origin(code, args, options, inputs, held))
+            self._lineage.note(future, ValueOrigin(code, args, options, inputs, held))
         return future
 
     def renews(self, call: TaskCall, body: bytes) -> bool:
