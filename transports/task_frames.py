@@ -22,7 +22,8 @@ Client to worker::
 Worker to client::
 
     ["welcome", {"worker_id", "python", "pid", "gpu_uuids"}] and, true: "numbers_attempts", "answers_recalls",
-                                                             "takes_values", "takes_about"; where so, "elsewhere"
+                                                             "takes_values", "takes_about"; where so, "elsewhere",
+                                                             "keeps_objects"
     ["refused", error]                                       instead of a welcome
     ["result", task_id, status, body]                        in the order the tasks ended
     ["result", task_id, status, body, [gift]]                with what is kept in the object store for it: only to who
@@ -183,6 +184,8 @@ class ClientWelcome(NamedTuple):
     """Whether it takes what is said about a task, and tells it when it is cancelled. An earlier version does not."""
     elsewhere: bool = False
     """Whether it is on another machine than the client, as far as that said where it is."""
+    keeps_objects: bool = False
+    """Whether it is at the object store that has the client's large values: else these have to be brought along."""
 
 
 class ClientRefused(NamedTuple):
@@ -406,7 +409,14 @@ def _task(task_id: int, fn_id: bytes, args: bytes, timeout_s: float | None, numb
 # -- worker to client
 
 
-def encode_welcome(worker_id: str, python: str, pid: int, gpu_uuids: list[str], elsewhere: bool = False) -> bytes:
+def encode_welcome(
+    worker_id: str,
+    python: str,
+    pid: int,
+    gpu_uuids: list[str],
+    elsewhere: bool = False,
+    keeps_objects: bool = False,
+) -> bytes:
     """The frame that takes the client."""
     return encode_frame(
         [
@@ -421,6 +431,7 @@ def encode_welcome(worker_id: str, python: str, pid: int, gpu_uuids: list[str], 
                 "takes_values": True,
                 "takes_about": True,
                 "elsewhere": elsewhere,
+                "keeps_objects": keeps_objects,
             },
         ]
     )
@@ -489,8 +500,7 @@ def parse_worker_frame(frame: list[Any]) -> WorkerFrame:
             "welcome",
             {"worker_id": str(worker_id), "python": str(python), "pid": int(pid), "gpu_uuids": list(uuids), **rest},
         ]:
-            asked = ("numbers_attempts", "answers_recalls", "takes_values", "takes_about", "elsewhere")
-            can = (rest.get(name) is True for name in asked)
+            can = (rest.get(name) is True for name in ClientWelcome._fields[4:])
             return ClientWelcome(worker_id, python, pid, [str(uuid) for uuid in uuids], *can)
         case ["refused", dict(error)]:
             return ClientRefused(error_from_dict(error))

@@ -200,12 +200,9 @@ def leader(call: TaskCall, estimate_s: float) -> LeasedWorker | None:
     return link if link is not None and link.has_capacity(estimate_s) and can_follow(call, link) else None
 
 
-def lacking_values(call: TaskCall, link: LeasedWorker) -> list[tuple[int, bytes]]:
-    """The inputs to send to *link* ahead of *call*, as it does not have them: key and pickled value."""
-    lacking = [used for used in call.inputs if used.settled and used.key not in link.values]
-    for used in lacking:
-        link.values.add(used.key, len(used.body), len(used.body))
-    return [(used.key, used.body) for used in lacking]
+def lacking_values(call: TaskCall, link: LeasedWorker) -> list[TaskInput]:
+    """The inputs to send to *link* ahead of *call*, as it does not have them."""
+    return [used for used in call.inputs if used.settled and used.key not in link.values]
 
 
 def can_follow(call: TaskCall, link: LeasedWorker) -> bool:

@@ -30,7 +30,7 @@ from actorgrid.transports.task_frames import (
     encode_cancel,
 )
 
-from .call_errors import copy_of, only_older_tokens, past_limit, raise_failure, takes_no_futures, worker_lost
+from .call_errors import copy_of, only_older_tokens, past_limit, raise_failure, worker_lost
 from .dependencies import CallDependencies, hold, leader
 from .futures import LazyFuture, TaskFuture
 from .lanes import MAX_LEASE_REQUESTS, Lane, LeasedWorker, Pace, TaskCall, Token, add_lane, forget_unused, look_over
@@ -406,11 +406,11 @@ class Dispatcher:
             call.lane.forget(call)
         self._finished(1)
 
-    def _refuse(self, call: TaskCall, link: LeasedWorker) -> None:
-        """Fail a call whose worker does not know inputs."""
+    def _refuse(self, call: TaskCall, error: ActorGridError) -> None:
+        """Fail a call that cannot be sent to its worker."""
         call.done = True
         self._finished(1)
-        self._sockets.soon(partial(call.future.set_exception, takes_no_futures(link)))
+        self._sockets.soon(partial(call.future.set_exception, error))
 
     def _lend(self, now: float) -> None:
         if not self.lends:

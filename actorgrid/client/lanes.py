@@ -127,6 +127,7 @@ class LeasedWorker:
         "fd",
         "fresh",
         "idle_since",
+        "keeps_objects",
         "known",
         "lane",
         "lease_id",
@@ -165,8 +166,10 @@ class LeasedWorker:
         answers_recalls: bool = False,
         takes_values: bool = False,
         takes_about: bool = False,
+        keeps_objects: bool = False,
     ) -> None:
         self.lane = lane
+        self.keeps_objects = keeps_objects  # whether it is at the store that has our large values
         self.takes_values = takes_values  # whether it keeps values of tasks for those that come after
         self.values: LatestValues[int] = LatestValues()  # what it keeps, as far as we can tell: sizes by key
         self.token = token  # of its lease

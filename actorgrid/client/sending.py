@@ -8,6 +8,8 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 
+from actorgrid.errors import ActorGridError
+from actorgrid.objects.stored import bring_along
 from actorgrid.task_context import SESSION_RETRIES
 from actorgrid.transports.task_frames import (
     TaskAbout,
@@ -17,18 +19,20 @@ from actorgrid.transports.task_frames import (
     encode_value,
 )
 
+from .call_errors import takes_no_futures
 from .dependencies import followers, lacking_values, nearest
 from .lanes import Lane, LeasedWorker, Pace, TaskCall
+from .pickling import MAX_PAYLOAD_BYTES
 from .worker_sockets import WorkerSockets
 
 _USUAL = TaskAbout()
 
 
 class Sender:
-    """Puts calls on the wire. *refuse* is called with one that its worker, of an earlier version, cannot take."""
+    """Puts calls on the wire. *refuse* is called with one that cannot be sent to its worker."""
 
     def __init__(
-        self, sockets: WorkerSockets[LeasedWorker], pace: Pace, refuse: Callable[[TaskCall, LeasedWorker], None]
+        self, sockets: WorkerSockets[LeasedWorker], pace: Pace, refuse: Callable[[TaskCall, ActorGridError], None]
     ) -> None:
         self._sockets = sockets
         self._pace = pace
@@ -70,22 +74,42 @@ class Sender:
 
     def _send(self, link: LeasedWorker, call: TaskCall, estimate_s: float, now: float) -> None:
         if call.inputs and not link.takes_values:
-            self._refuse(call, link)
+            self._refuse(call, takes_no_futures(link))
             return
         code = call.code
-        if code.fn_id not in link.known:
-            link.known.add(code.fn_id)
-            link.out += encode_function(code.fn_id, code.code)
+        try:
+            out, arguments = self._needed(link, call)
+        except ActorGridError as error:
+            self._refuse(call, error)
+            return
+        link.out += out
+        link.known.add(code.fn_id)
         link.took(call, estimate_s, now)
         number = call.attempt_number if link.numbers_attempts else 1
         inputs = tuple(used.key for used in call.inputs)
-        if inputs:
-            for key, body in lacking_values(call, link):
-                link.out += encode_value(key, body)
         about = None
         if link.takes_about and (call.about is not None or call.losses_left != SESSION_RETRIES):
             about = (call.about or _USUAL)._replace(retries_left=call.losses_left)
-        link.out += encode_task(call.task_id, code.fn_id, call.args, call.timeout_s, number, inputs, about)
+        link.out += encode_task(call.task_id, code.fn_id, arguments, call.timeout_s, number, inputs, about)
+
+    def _needed(self, link: LeasedWorker, call: TaskCall) -> tuple[bytearray, bytes]:
+        """The frames that the worker needs ahead of the call, and the call's arguments, in a form that it can load.
+
+        What lies in the store of the client's host is brought along to a worker that is not there.
+        """
+        out = bytearray()
+        lacking = lacking_values(call, link) if call.inputs else []
+        code, arguments, bodies = call.code.code, call.args, [used.body for used in lacking]
+        if not link.keeps_objects:
+            code = bring_along(code, call.code.held, MAX_PAYLOAD_BYTES) if call.code.fn_id not in link.known else b""
+            arguments = bring_along(arguments, call.held, MAX_PAYLOAD_BYTES)
+            bodies = [bring_along(used.body, used.held, MAX_PAYLOAD_BYTES) for used in lacking]
+        if call.code.fn_id not in link.known:
+            out += encode_function(call.code.fn_id, code)
+        for used, body in zip(lacking, bodies, strict=True):
+            out += encode_value(used.key, body)
+            link.values.add(used.key, len(body), len(body))
+        return out, arguments
 
     def refill(self, link: LeasedWorker) -> None:
         """Send what waits in the lane, as long as the worker has room."""

@@ -375,7 +375,8 @@ class Session:
             raise
         token = (int(grant["token"][0]), int(grant["token"][1]))
         can = answer.numbers_attempts, on_loan, answer.answers_recalls, answer.takes_values, answer.takes_about
-        self._dispatcher.add(lane, lease_id, answer.worker_id, sock, decoder, travel_s, token, *can)
+        know = answer.worker_id, sock, decoder, travel_s, token
+        self._dispatcher.add(lane, lease_id, *know, *can, answer.keeps_objects)
 
     def _environment_of(self, lane: Lane) -> str:
         """The digest of the environment that the workers of a lane are of; empty where they are the host's."""

@@ -10,15 +10,17 @@ from __future__ import annotations
 
 import pickle  # nosec B403 - what a user's processes send each other; the store itself never unpickles
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from functools import partial
 from pickle import PickleBuffer
 from typing import Any, NamedTuple
 
+from actorgrid.errors import UnpicklableFunction
 from actorgrid.transports.object_frames import ObjectKey
 
 from .here import space_of
 from .layout import OWN_COPY, Buffer, find_parts, lay_out
-from .space import Held, ObjectSpace
+from .space import Held, ObjectSpace, Pin
 
 KEPT_BYTES = 2**20
 """A value up to so large goes with what is said of it; a larger one is kept where it was made."""
@@ -81,7 +83,7 @@ class Packed(NamedTuple):
 
     body: bytes
     held: tuple[Held, ...]
-    """Objects that it needs: it can be loaded as long as somebody refers to them."""
+    """Objects that loading it reads: it can be loaded as long as somebody refers to them."""
 
 
 def pack(
@@ -107,7 +109,8 @@ def pack(
             parts.clear()
             return Packed(dump(None), tuple(parts.refers))
         held = keep(space, [data], parts)
-    return Packed(stand_in(held), (held,))
+    # References that stand for their values: the store keeps these for the whole, bring_along needs them itself.
+    return Packed(stand_in(held), (held, *parts.refers) if as_values else (held,))
 
 
 class LargeBytes:
@@ -151,7 +154,8 @@ class StandIn:
 
 def load_stored(secret: bytes, home: str, *key: Any) -> Any:
     """The value of an object; called by pickle. Raises ObjectLost, and what loading it does."""
-    return load(space_of(secret, home), ObjectKey(*key))
+    brought: bytes | None = getattr(_here, "brought", {}).get(key)
+    return load(space_of(secret, home), ObjectKey(*key)) if brought is None else _value_in(memoryview(brought), None)
 
 
 def load_small(data: bytes) -> Any:
@@ -164,12 +168,78 @@ def load(space: ObjectSpace, key: ObjectKey, wait_s: float | None = None) -> Any
 
     Raises ObjectLost, TimeoutError, and what unpickling does.
     """
-    view, pin = space.read(key, wait_s)
+    return _value_in(*space.read(key, wait_s))
+
+
+def _value_in(view: memoryview, pin: Pin | None) -> Any:
     pickled, places = find_parts(view)
-    buffers = []
+    buffers: list[Buffer] = []
     for offset, size, flags in places:
         part = view[offset : offset + size]
         if flags & OWN_COPY and pin is not None:
             pin.written = True
-        buffers.append(part if flags & OWN_COPY else part.toreadonly())
+        if flags & OWN_COPY and view.readonly:
+            buffers.append(bytearray(part))
+        else:
+            buffers.append(part if flags & OWN_COPY else part.toreadonly())
     return pickle.loads(pickled, buffers=buffers)  # nosec B301 - of the user's own session
+
+
+# -- for a process that is not at the store
+
+
+def bring_along(body: bytes, held: Sequence[Held], bytes_max: int) -> bytes:
+    """*body* with the values that it loads from the store, for a worker of another host, or one that knows no store.
+
+    Raises ObjectLost, HostUnreachable, and UnpicklableFunction where that is more than *bytes_max*.
+    """
+    if not held:
+        return body
+    size = len(body) + sum(each.key.size for each in held)
+    if size > bytes_max:
+        raise UnpicklableFunction(
+            f"{size} bytes are too much to send to a worker of another host",
+            asked=f"at most {bytes_max} bytes",
+            hint="run it on the client's host, where large values are shared; or write them to a file that both see",
+        )
+    brought = {tuple(each.key): bytes(each.space.read(each.key).view) for each in held}
+    only = held[0]
+    if len(held) == 1 and body == stand_in(only):
+        return pickle.dumps(_Whole(brought[tuple(only.key)]), 5)
+    return pickle.dumps(_Along(body, brought), 5)
+
+
+class _Whole:
+    """Pickled, a value as it lies in the store; loaded by pickle alone, as workers of any version have it."""
+
+    def __init__(self, data: bytes) -> None:
+        self._data = data
+
+    def __reduce__(self) -> Any:
+        view = memoryview(self._data)
+        pickled, places = find_parts(view)
+        buffers = [
+            (bytearray if each.flags & OWN_COPY else bytes)(view[each.offset : each.offset + each.size])
+            for each in places
+        ]
+        return partial(pickle.loads, buffers=buffers), (bytes(pickled),)
+
+
+class _Along:
+    """Pickled, a pickle and what it loads from the store."""
+
+    def __init__(self, body: bytes, brought: dict[tuple[Any, ...], bytes]) -> None:
+        self._parts = body, brought
+
+    def __reduce__(self) -> Any:
+        return load_with, self._parts
+
+
+def load_with(body: bytes, brought: dict[tuple[Any, ...], bytes]) -> Any:
+    """Load a pickle with values of the store that came along; called by pickle. Raises what loading it does."""
+    before = getattr(_here, "brought", {})
+    _here.brought = {**before, **brought}
+    try:
+        return pickle.loads(body)  # nosec B301 - from the user's own process
+    finally:
+        _here.brought = before

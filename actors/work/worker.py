@@ -242,7 +242,9 @@ class Worker:
             self._imports = message.environment
             client.welcome = True
             client.space = self._objects.serve(message.objects)
-            client.socket.sendall(encode_welcome(self.worker_id, PYTHON, os.getpid(), self._gpu_uuids, elsewhere))
+            at_store = client.space is not None
+            welcome = encode_welcome(self.worker_id, PYTHON, os.getpid(), self._gpu_uuids, elsewhere, at_store)
+            client.socket.sendall(welcome)
         elif isinstance(message, TaskFrame):
             client.queue(message)
         elif isinstance(message, InputValue):

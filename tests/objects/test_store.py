@@ -6,6 +6,8 @@ import gc
 import os
 import pickle
 import socket
+import subprocess
+import sys
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -14,7 +16,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from actorgrid.errors import HostUnreachable, ObjectLost, ObjectStoreFull
+from actorgrid.errors import HostUnreachable, ObjectLost, ObjectStoreFull, UnpicklableFunction
 from actorgrid.objects import stored
 from actorgrid.objects.space import Held, ObjectSpace
 from actorgrid.objects.stored import PickledBeside, keep
@@ -81,6 +83,25 @@ def test_another_process_of_the_session_reads_it_and_one_of_another_session_does
     stranger = store.space()
     with pytest.raises(ObjectLost):
         stored.load(stranger, held.key)
+
+
+def test_values_are_brought_along_to_who_is_not_at_the_store(space: ObjectSpace) -> None:
+    first, second = array(2 * MIB, 1), array(2 * MIB, 2)
+    whole, other = put(space, {"a": first, "b": "text"}), put(space, second)
+    loads = "import pickle, sys; print(repr(pickle.load(sys.stdin.buffer)))"
+    for body, held, shown in (
+        (stored.stand_in(whole), (whole,), "{'a': array("),
+        (pickle.dumps([stored.StandIn(other), stored.StandIn(whole)], 5), (whole, other), "[array("),
+    ):
+        brought = stored.bring_along(body, held, 10 * MIB)
+        done = subprocess.run([sys.executable, "-c", loads], input=brought, capture_output=True, check=True, timeout=60)
+        text = done.stdout.decode()
+        assert text.startswith(shown) and "'b': 'text'" in text and "dtype=uint8" in text, done.stderr
+    found = pickle.loads(stored.bring_along(stored.stand_in(whole), (whole,), 10 * MIB))
+    assert np.array_equal(found["a"], first) and not found["a"].flags.writeable
+    assert stored.bring_along(b"small", (), 1) == b"small"
+    with pytest.raises(UnpicklableFunction, match="too much to send to a worker of another host"):
+        stored.bring_along(stored.stand_in(other), (other,), MIB)
 
 
 def test_small_values_go_along_with_the_frames(space: ObjectSpace) -> None:

@@ -525,7 +525,9 @@ class Soak:
 
     def _idle_workers(self) -> set[str]:
         names = set(self.agent.marked().values())
-        return names if names and all(name.startswith("general-") for name in names) and len(names) <= 6 else set()
+        workers = {name for name in names if name.startswith("general-")}
+        stores = {name for name in names if name.startswith("objects-")}  # of this host, and at most one
+        return workers if names == workers | stores and len(stores) <= 1 and len(workers) <= 6 else set()
 
     def _check_replay(self) -> None:
         """What the log says again is what the state was."""

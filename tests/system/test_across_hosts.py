@@ -98,6 +98,9 @@ def test_sessions_use_workers_of_every_host_from_any_host(two: Two) -> None:
     def echo(data: bytes) -> bytes:
         return data[::-1]
 
+    def same(kept: bytes, sent: list[bytes], made: dict[str, bytes]) -> tuple[bool, bool]:
+        return kept == sent[0], made["made"] == kept[::-1]
+
     def fail() -> None:
         raise LookupError("no such thing")
 
@@ -108,7 +111,11 @@ def test_sessions_use_workers_of_every_host_from_any_host(two: Two) -> None:
                 where = {"gpus": 0.5, "gpu_models": [model], "cpus": 0.1}
                 assert names[client.submit(devices, **where).result(30)] == model.partition("-")[0]
                 big = bytes(range(256)) * 16384
-                assert client.submit(echo, big, **where).result(30) == big[::-1]
+                made = client.submit(echo, big, **where)
+                assert made.result(30) == big[::-1]
+                kept = client.put(big)  # of this host, and its values go to workers of the other one as well
+                assert client.submit(same, kept, [big], {"made": made}, **where).result(30) == (True, True)
+                assert client.submit(lambda data=big: len(data), **where).result(30) == len(big)
                 with pytest.raises(TaskFailed, match="no such thing"):
                     client.submit(fail, **where).result(30)
             many = [bytes([n, 0]) for n in range(200)]
