@@ -96,6 +96,7 @@ class Client(ClusterViewClient, FunctionCalls):
         exclude: Sequence[str] = (),
         env: Environment | Packages | None = None,
         python: str | None = None,
+        relayed: bool | None = None,
     ) -> None:
         """*keep_alive_s*: how long an idle worker is kept leased. *stream_output*: show what session tasks print.
 
@@ -111,15 +112,21 @@ class Client(ClusterViewClient, FunctionCalls):
 
         *env*, *python*: the Python environment of all work that does not say another (docs/environments.md). Raises
         BadRequest.
+
+        *relayed*: whether session tasks go to their workers through the host's door, as from another machine, or by
+        sockets on this machine; ``None``: whichever there is (docs/clients.md).
         """
         if balancing is not None:
             balancing_policy(balancing)
         self.http = AdminHttp(url, token, timeout_s=timeout_s, insecure=insecure, ca_fingerprint=ca_fingerprint)
         self.state = SharedState(self.http)
-        self._keep_alive_s = keep_alive_s
-        self._stream_output = stream_output
-        self._nested_wait_s = nested_wait_s
-        self._balancing = balancing
+        self._session_options: dict[str, Any] = {
+            "keep_alive_s": keep_alive_s,
+            "stream_output": stream_output,
+            "nested_wait_s": nested_wait_s,
+            "balancing": balancing,
+            "relayed": relayed,
+        }
         self._working_dir: WorkingDir | None = None
         if working_dir is not None:
             from .working_dir import WorkingDir
@@ -531,15 +538,8 @@ class Client(ClusterViewClient, FunctionCalls):
         with self._lock:
             self._usable()
             if self._session is None:
-                self._session = Session(
-                    self.http,
-                    keep_alive_s=self._keep_alive_s,
-                    stream_output=self._stream_output,
-                    nested_wait_s=self._nested_wait_s,
-                    balancing=self._balancing,
-                    working_dir=self._working_dir,
-                    environment=self._environment,
-                )
+                where: dict[str, Any] = {"working_dir": self._working_dir, "environment": self._environment}
+                self._session = Session(self.http, **where, **self._session_options)
                 when_dropped(self, self._session.finish)
             return self._session
 

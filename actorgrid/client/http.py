@@ -31,6 +31,7 @@ from actorgrid.errors import (
     NoSuchActor,
     NotFound,
     NotLeader,
+    NotSupported,
     WrongToken,
     error_from_dict,
 )
@@ -144,6 +145,12 @@ class AdminHttp:
         with self._lock:
             return self._addresses.current.url
 
+    @property
+    def is_afar(self) -> bool:
+        """Whether the host in use is on another machine, as its address says."""
+        with self._lock:
+            return not self._addresses.current.loopback
+
     # -- requests
 
     def get(self, path: str, timeout_s: float | None = None, **query: Any) -> Any:
@@ -207,6 +214,38 @@ class AdminHttp:
         finally:
             response.close()
             self._drop(connection)
+
+    def upgrade(self, path: str, protocol: str) -> socket.socket:
+        """A connection that speaks *protocol* from here on; whoever gets it closes it.
+
+        Raises NotSupported when the host does not, and as ``request``.
+        """
+
+        def connect(at: Address) -> socket.socket:
+            connection = self._connection(at, fresh=True, timeout_s=self._timeout_s)
+            try:
+                more = {"Connection": "Upgrade", "Upgrade": protocol}
+                response = self._send(at, connection, "GET", path, None, None, more)
+                if response.status != http.client.SWITCHING_PROTOCOLS:
+                    raw = response.read()
+                    if response.status >= 400:
+                        raise _error_of(response.status, _decode(response, raw))
+                    raise NotSupported(
+                        "the host, or a proxy before it, does not upgrade the connection",
+                        asked=f"{path} to {protocol}",
+                        found=f"HTTP {response.status}",
+                        hint="let the proxy pass the heads Connection and Upgrade on, or speak to the host itself",
+                    )
+                response.close()
+                made: socket.socket = connection.sock
+                connection.sock = None
+            finally:
+                self._drop(connection)
+            return made
+
+        made = self._persist(True, connect)
+        self._learn()
+        return made
 
     def events(self, path: str, **query: Any) -> Iterator[ServerEvent]:
         """Server-sent events until the host ends the stream. Raises HostUnreachable when it breaks off."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import itertools
 from collections import deque
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from actorgrid.errors import QueueFull
 from actorgrid.objects.space import Held
@@ -39,7 +39,22 @@ MAX_PACES = 4096
 MAX_OLDER_GRANTS = MAX_LEASE_REQUESTS + 1
 """So many leases in a row with too low a token: one at least was asked for after the loss, so the ledger is another."""
 
+TRAVEL_MAX_S = 0.5
+"""So much of the way to a worker is filled with calls, at most."""
+
 Token = tuple[int, int]
+
+
+class WorkerRoute(Protocol):
+    """The way to a worker that may break, and be there again."""
+
+    @property
+    def is_away(self) -> bool:
+        """Whether nothing that the worker says is heard just now."""
+
+    @property
+    def back_at(self) -> float:
+        """When the way was there (again), on the monotonic clock."""
 
 
 class TaskCall:
@@ -141,6 +156,7 @@ class LeasedWorker:
         "out",
         "pace_s",
         "recalled",
+        "route",
         "sock",
         "stuck",
         "takes_about",
@@ -167,8 +183,11 @@ class LeasedWorker:
         takes_values: bool = False,
         takes_about: bool = False,
         keeps_objects: bool = False,
+        *,
+        route: WorkerRoute | None = None,
     ) -> None:
         self.lane = lane
+        self.route = route  # where it is on another machine
         self.keeps_objects = keeps_objects  # whether it is at the store that has our large values
         self.takes_values = takes_values  # whether it keeps values of tasks for those that come after
         self.values: LatestValues[int] = LatestValues()  # what it keeps, as far as we can tell: sizes by key
@@ -210,12 +229,25 @@ class LeasedWorker:
             return False
         if not self.calls:
             return True
+        budget_s = BUDGET_S
+        if self.route is not None and estimate_s != BUDGET_S:  # what was never seen may be anything
+            budget_s += min(self.travel_s, TRAVEL_MAX_S)
         return (
             not self.stuck
-            and self.load_s + estimate_s <= BUDGET_S
+            and self.load_s + estimate_s <= budget_s
             and len(self.calls) < MAX_DEPTH
             and len(self.out) < MAX_UNSENT_BYTES
         )
+
+    def runs_s(self, now: float, since: float | None = None) -> float:
+        """How long its first call has run as far as we can tell, or what was asked has gone unanswered *since*.
+
+        What travels meanwhile does not count, nor a time in which nothing of it is heard.
+        """
+        begun = self.mark if since is None else since
+        if self.route is None:
+            return now - begun
+        return 0.0 if self.route.is_away else max(0.0, now - max(begun, self.route.back_at) - self.travel_s)
 
     def took(self, call: TaskCall, estimate_s: float, now: float) -> None:
         """Note that a call was sent."""
@@ -229,7 +261,7 @@ class LeasedWorker:
 
     def ended(self, count: int, now: float) -> float:
         """How long each of *count* calls took that ended now. What is sent behind another travels while that runs."""
-        elapsed_s = now - self.mark
+        elapsed_s = now - (self.mark if self.route is None else max(self.mark, self.route.back_at))
         if self.fresh:
             elapsed_s = max(0.0, elapsed_s - self.travel_s)
         self.mark = now
@@ -398,7 +430,7 @@ class Lane:
 
     def stalled(self, now: float) -> int:
         """The number of calls that sit behind one that runs longer than expected."""
-        return sum(len(link.calls) - 1 for link in self.links if len(link.calls) > 1 and now - link.mark > STALL_S)
+        return sum(len(link.calls) - 1 for link in self.links if len(link.calls) > 1 and link.runs_s(now) > STALL_S)
 
     def _idle(self) -> list[LeasedWorker]:
         return [link for link in self.links if not (link.calls or link.leaving or link.on_loan)]
@@ -411,7 +443,7 @@ class Lane:
         stuck = [
             link
             for link in self.links
-            if len(link.calls) > 1 and now - link.mark > STALL_S and link.answers_recalls and link.asked_at is None
+            if len(link.calls) > 1 and link.runs_s(now) > STALL_S and link.answers_recalls and link.asked_at is None
         ]
         return stuck if stuck and self._idle() else []
 
@@ -429,8 +461,9 @@ class Lane:
         return [
             (link, call)
             for link in self.links
-            if len(link.calls) > 1 and now - link.mark > STALL_S and _is_older(link.token, newest)
-            if not link.answers_recalls or (link.asked_at is not None and now - link.asked_at > UNANSWERED_S)
+            if len(link.calls) > 1 and link.runs_s(now) > STALL_S and _is_older(link.token, newest)
+            if not link.answers_recalls
+            or (link.asked_at is not None and link.runs_s(now, link.asked_at) > UNANSWERED_S)
             for call in itertools.islice(link.calls.values(), 1, None)
             if not call.cancelled
         ]
@@ -454,7 +487,7 @@ class Lane:
             return None
         idle = [link for link in self._regular() if not link.calls]
         newest = _newest(idle)
-        stalled = [link for link in self.links if len(link.calls) > 1 and now - link.mark > STALL_S]
+        stalled = [link for link in self.links if len(link.calls) > 1 and link.runs_s(now) > STALL_S]
         if idle and (self.lacks_newer() or not all(_is_older(link.token, newest) for link in stalled)):
             return min(idle, key=lambda link: link.token or (0, 0))
         return min(self._regular(), key=lambda link: link.load_s, default=None) if self.lacks_newer() else None
@@ -555,9 +588,9 @@ def look_over(lane: Lane, now: float) -> LaneLook:
             if link.leaving:
                 look.to_leave.append(link)
             continue
-        link.stuck = now - link.mark > STALL_S
+        link.stuck = link.runs_s(now) > STALL_S
         if head.timeout_s is not None:
             busy = True
-            if now - link.mark > head.timeout_s + TIMEOUT_GRACE_S:
+            if link.runs_s(now) > head.timeout_s + TIMEOUT_GRACE_S:
                 look.overdue.append((link, head))
     return look._replace(busy=busy)

@@ -19,7 +19,7 @@ import time
 import weakref
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from actorgrid.configs.balancing_policy import BalancingPolicy
 from actorgrid.endings import for_want_of_memory, how_it_ended, last_lines
@@ -71,6 +71,10 @@ from .stream_items import StreamItems
 from .user import user_name
 from .working_dir import WorkingDir
 
+if TYPE_CHECKING:
+    from .relay import Relay
+    from .relayed_socket import RelayedSocket
+
 FIRST_LEASE_WAIT_S = 20.0
 GROWTH_WAIT_S = 0.5
 GROWTH_QUIET_S = 1.0
@@ -102,9 +106,12 @@ class Session:
         balancing: str | None = None,
         working_dir: WorkingDir | None = None,
         environment: Environment | None = None,
+        relayed: bool | None = None,
     ) -> None:
         self._http = http
         self._environment = environment
+        self._relayed = relayed
+        self._relay: Relay | None = None
         self._working_dir = working_dir
         self._patience_s = nested_wait_s if nested_wait_s is not None and inside_work() else math.inf
         self._keep_alive_s = keep_alive_s
@@ -202,6 +209,8 @@ class Session:
         if self._objects is not None and self._objects.about.owner:
             self._take_over()
             self._objects.close()
+        if self._relay is not None:
+            self._relay.close()
         self._returns.put(None)
         with self._lock:
             session_id, self._id = self._id, ""
@@ -325,10 +334,14 @@ class Session:
     def _join(self, lane: Lane, grant: dict[str, Any], session_id: str, on_loan: bool = False) -> None:
         """Connect to the leased worker. Raises what the worker refuses with."""
         lease_id = str(grant["lease_id"])
-        sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_CLOEXEC)
+        route: RelayedSocket | None = None
+        try:
+            sock, route = self._connect(grant)
+        except OSError as error:
+            self.give_back(lease_id)
+            raise PeerGone(f"cannot reach the leased worker: {error}", asked=str(grant["socket_path"])) from error
         try:
             sock.settimeout(WELCOME_TIMEOUT_S)
-            sock.connect(str(grant["socket_path"]))
             said_s = time.monotonic()
             environment = lane.shape.environment or self._environment
             sent, plain = self._working_dir, environment is None
@@ -353,30 +366,43 @@ class Session:
                 self._enter(environment, answer.worker_id, sock, decoder)
             if answer.elsewhere and self._working_dir is not None:
                 self._working_dir.send_to_worker(sock, decoder)
-        except OSError as error:
+        except (OSError, ActorGridError, TransportError) as error:
             sock.close()
             self.give_back(lease_id)
-            folder = os.path.dirname(str(grant["socket_path"]))
-            if isinstance(error, FileNotFoundError) and not os.path.isdir(folder):
-                raise NotSupported(
-                    "session tasks need a worker's socket, which is on no machine but the cluster's hosts",
-                    asked=self._http.url,
-                    found=f"this machine has no {folder}",
-                    hint="say durable=True, which makes it a job, or client.run(); or connect() on one of the hosts",
-                ) from error
-            raise PeerGone(
-                f"cannot reach the leased worker: {error}",
-                asked=str(grant["socket_path"]),
-                hint="session tasks need a client on the host's own machine; durable=True works from anywhere",
-            ) from error
-        except (ActorGridError, TransportError):
-            sock.close()
-            self.give_back(lease_id)
-            raise
+            if route is not None and route.failure is not None:
+                raise route.failure from error
+            if not isinstance(error, OSError):
+                raise
+            raise PeerGone(f"cannot reach the leased worker: {error}", asked=str(grant["worker_id"])) from error
         token = (int(grant["token"][0]), int(grant["token"][1]))
         can = answer.numbers_attempts, on_loan, answer.answers_recalls, answer.takes_values, answer.takes_about
+        if route is not None:
+            travel_s = min(travel_s, route.travel_s)
         know = answer.worker_id, sock, decoder, travel_s, token
-        self._dispatcher.add(lane, lease_id, *know, *can, answer.keeps_objects)
+        self._dispatcher.add(lane, lease_id, *know, *can, answer.keeps_objects, route=route)
+
+    def _connect(self, grant: dict[str, Any]) -> tuple[socket.socket, RelayedSocket | None]:
+        """A socket to the leased worker: its own, where this machine has that; else by a relay. Raises OSError."""
+        path = str(grant["socket_path"])
+        if not self._relayed:
+            sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_CLOEXEC)
+            try:
+                sock.connect(path)
+                return sock, None
+            except OSError as error:
+                sock.close()
+                # On the host itself a socket that is not there says that its worker is gone.
+                is_elsewhere = isinstance(error, PermissionError) or not os.path.isdir(os.path.dirname(path))
+                if self._relayed is False or not is_elsewhere:
+                    raise
+        with self._lock:
+            if self._relay is None:
+                from .relay import Relay
+
+                self._relay = Relay(self._http)
+            relay = self._relay
+        route = relay.open_worker(str(grant["lease_id"]), str(grant["secret"]))
+        return route.sock, route
 
     def _environment_of(self, lane: Lane) -> str:
         """The digest of the environment that the workers of a lane are of; empty where they are the host's."""
@@ -433,7 +459,10 @@ class Session:
         """The session's id. *python*: ours, which workers have to have; empty where they are of another environment."""
         with self._lock:
             if not self._id:
-                opened = self._http.post("/api/sessions", {"user_id": user_name(), "python": python}, repeat=True)
+                who: dict[str, Any] = {"user_id": user_name(), "python": python}
+                if self._relayed or self._http.is_afar:
+                    who["afar"] = True
+                opened = self._http.post("/api/sessions", who, repeat=True)
                 self._id = str(opened["session_id"])
                 self._renew_s = float(opened.get("renew_s", 2.0))
                 self._dispatcher.pool_balancing = _policies(opened.get("balancing"))

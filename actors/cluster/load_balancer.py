@@ -52,6 +52,7 @@ from .messages import (
 )
 from .rebalance import HostRoom, RebalancePlan, plan_moves
 from .service_targets import ServiceTargets
+from .session_homes import SessionHomes
 
 ATTACH_TIMEOUT_S = 30.0
 PLACE_MARGIN_S = 10.0
@@ -59,11 +60,14 @@ DETACH_TIMEOUT_S = 60.0
 DETACH_AGAIN_S = 0.2
 CHECK_INTERVAL_S = 0.5
 ENDING_TIMEOUT_S = 10.0
+AT_HOME_S = 4.0
 WORKERS_KNOWN = 256
 LEAVE_S = 5.0
 HOME_FULL, MUCH_LESS = 0.9, 0.5
 """A lease goes to its client's host, until that has so much load for each CPU and another at most half of it."""
 STATUS_HOSTS = 100
+AFAR = "-afar"
+"""What the ids of sessions of clients on other machines end in, so that it is known after a restart, too."""
 NEAR_S = 30.0
 """How long the next lease of a session is tried first where a plan said that its worker should go."""
 
@@ -105,6 +109,7 @@ class LoadBalancer(LedgerFollower):
         self._granted_total = 0
         self._gone_since: dict[str, float] = {}  # hosts with sessions that are not heard of
         self._ledger = LedgerClient(self, self._on_snapshot, self._on_applied, jobs="none")
+        self._homes = SessionHomes(self, self._ledger, self._expire_s)
         self._leases_left_total = 0
         self._gossip = LoadGossip(self, self._ledger)
         self._services = ServiceTargets()
@@ -133,7 +138,7 @@ class LoadBalancer(LedgerFollower):
         for session_id, session in self._sessions.items():
             session.leases = held.pop(session_id, set()) - session.pending - self._releasing
         for session_id, leases in held.items():
-            self._sessions[session_id] = LiveSession(self._deadline(), leases, user_id=users[session_id])
+            self._sessions[session_id] = LiveSession(self._deadline(session_id), leases, user_id=users[session_id])
 
     def _on_applied(self, message: Applied) -> None:
         if any(kind in ("host", "absent") for kind, _, _ in message.changes):
@@ -161,8 +166,12 @@ class LoadBalancer(LedgerFollower):
         session = self._sessions.get(session_id)
         return session is not None and (lease_id in session.leases or lease_id in session.pending)
 
-    def _deadline(self) -> float:
-        return self.runtime.monotonic() + float(self.host.settings.sessions.expire_s)
+    def _deadline(self, session_id: str) -> float:
+        return self.runtime.monotonic() + self._expire_s(session_id)
+
+    def _expire_s(self, session_id: str) -> float:
+        settings = self.host.settings.sessions
+        return float(settings.expire_afar_s if session_id.endswith(AFAR) else settings.expire_s)
 
     def _session(self, session_id: str) -> LiveSession:
         session = self._sessions.get(session_id)
@@ -191,14 +200,14 @@ class LoadBalancer(LedgerFollower):
                 found=f"{len(self._sessions)} of {limit}",
                 hint="close clients that are done, or raise sessions.max_sessions",
             )
-        session_id = f"{self.host.host_id}.{secrets.token_hex(8)}"
-        self._sessions[session_id] = LiveSession(self._deadline(), user_id=request.user_id)
+        session_id = f"{self.host.host_id}.{secrets.token_hex(8)}{AFAR if request.afar else ''}"
+        self._sessions[session_id] = LiveSession(self._deadline(session_id), user_id=request.user_id)
         settings = self.host.settings.sessions
         self.cast("worker_manager", ObjectStoreWanted())
         return {
             "session_id": session_id,
             "renew_s": settings.renew_s,
-            "expires_s": settings.expire_s,
+            "expires_s": self._expire_s(session_id),
             "balancing": self._balancing(),
             "objects": self._object_store(),
         }
@@ -214,12 +223,21 @@ class LoadBalancer(LedgerFollower):
         return {name: pool["balancing"] for name, pool in self.host.settings.work.pools.model_dump(mode="json").items()}
 
     @handles(RenewSession)
-    def _renew(self, request: RenewSession) -> dict[str, Any]:
+    async def _renew(self, request: RenewSession) -> dict[str, Any]:
+        if home := self._homes.elsewhere(request.session_id):
+            answer: dict[str, Any] = await self._homes.ask(home, request, AT_HOME_S)
+            return answer
         session = self._session(request.session_id)
-        session.expires_s = self._deadline()
+        session.expires_s = self._deadline(request.session_id)
         return {"leave": sorted(session.leave)}
 
     @handles(CloseSession)
+    async def _close_session(self, request: CloseSession) -> None:
+        if home := self._homes.elsewhere(request.session_id):
+            await self._homes.ask(home, request, AT_HOME_S)
+        else:
+            self._close(request)
+
     def _close(self, request: CloseSession) -> None:
         session = self._sessions.pop(request.session_id, None)
         if session is not None:
@@ -227,6 +245,10 @@ class LoadBalancer(LedgerFollower):
 
     @handles(AcquireWorker)
     async def _acquire(self, request: AcquireWorker) -> dict[str, Any]:
+        if home := self._homes.elsewhere(request.session_id):
+            timeout_s = request.wait_s + PLACE_MARGIN_S + ATTACH_TIMEOUT_S
+            there: dict[str, Any] = await self._homes.ask(home, request, timeout_s)
+            return there
         session = self._session(request.session_id)
         lease_id = request.lease_id or secrets.token_hex(8)
         await self._settled(request.session_id, lease_id)
@@ -257,7 +279,7 @@ class LoadBalancer(LedgerFollower):
         session.workers[lease_id] = host_id, str(grant["worker_id"])
         while len(session.workers) > WORKERS_KNOWN:
             del session.workers[next(iter(session.workers))]
-        session.expires_s = max(session.expires_s, self._deadline())
+        session.expires_s = max(session.expires_s, self._deadline(request.session_id))
         self._granted_total += 1
         return grant
 
@@ -306,7 +328,10 @@ class LoadBalancer(LedgerFollower):
             raise BadRequest("the lease is another session's", asked=lease_id, hint="choose a random lease_id")
 
     @handles(ReturnWorker)
-    def _return(self, request: ReturnWorker) -> None:
+    async def _return(self, request: ReturnWorker) -> None:
+        if home := self._homes.elsewhere(request.session_id):
+            await self._homes.ask(home, request, AT_HOME_S)
+            return
         session = self._sessions.get(request.session_id)
         if session is not None and request.lease_id in session.leases:
             session.leases.discard(request.lease_id)
@@ -314,6 +339,9 @@ class LoadBalancer(LedgerFollower):
 
     @handles(LeaseEnd)
     async def _lease_end(self, request: LeaseEnd) -> WorkerEnding:
+        if home := self._homes.elsewhere(request.session_id):
+            there: WorkerEnding = await self._homes.ask(home, request, ENDING_TIMEOUT_S)
+            return there
         host_id, worker_id = self._session(request.session_id).workers.get(request.lease_id, ("", ""))
         if not worker_id:
             return UNKNOWN
@@ -344,8 +372,12 @@ class LoadBalancer(LedgerFollower):
                 if home in self._ledger.absent or home not in self._ledger.members:
                     gone.setdefault(home, set()).add(lease_id)
         self._gone_since = {home: self._gone_since.get(home, now_s) for home in gone}
-        expire_s = float(self.host.settings.sessions.expire_s)
-        return {id for home, since in self._gone_since.items() if now_s - since > expire_s for id in gone[home]}
+        return {
+            lease_id
+            for home, since in self._gone_since.items()
+            for lease_id in gone[home]
+            if now_s - since > self._expire_s(self._ledger.allocations[lease_id]["owner"]["session_id"])
+        }
 
     def _release(self, leases: set[str]) -> None:
         for lease_id in sorted(leases - self._releasing):

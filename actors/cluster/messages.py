@@ -141,10 +141,14 @@ SESSION = "session"
 
 @dataclass(frozen=True, slots=True)
 class OpenSession:
-    """Answer: {"session_id", "renew_s", "expires_s", "balancing"}. Raises TooManySessions, PythonMismatch."""
+    """Answer: {"session_id", "renew_s", "expires_s", "balancing"}. Raises TooManySessions, PythonMismatch.
+
+    *afar*: its client is on another machine.
+    """
 
     user_id: str
     python: str
+    afar: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -57,7 +57,10 @@ class Gateway(LedgerFollower):
         self._await_adjusted: list[Waiter] = []
         self._ledger = LedgerClient(self, self._on_snapshot, self._on_applied, jobs="told")
         self._gate = TokenGate(
-            read_token(paths.token_file), paths.token_file, lambda key_id: self._ledger.api_keys.get(key_id)
+            read_token(paths.token_file),
+            paths.token_file,
+            lambda key_id: self._ledger.api_keys.get(key_id),
+            lambda: self._ledger.is_filled,
         )
         self._gate.work = WorkGate(
             read_key(paths.work_key_file), self.host.host_id, lambda work_id: self._ledger.allocations.get(work_id)
@@ -264,6 +267,9 @@ class Gateway(LedgerFollower):
             "gateway_connections_unproven": self._app.connections.unproven,
             "gateway_connections_closed_total": self._app.connections.closed_total,
             "gateway_connections_refused_total": self._app.connections.refused_total,
+            "gateway_relays": len(self._app.relays),
+            "gateway_relay_streams": self._app.relays.streams,
+            "gateway_relay_streams_opened_total": self._app.relays.opened_total,
         }
 
     def status(self) -> dict[str, Any]:

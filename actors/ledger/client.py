@@ -94,6 +94,18 @@ class LedgerClient:
         self.term = 0
         self.epoch = 0
 
+    @property
+    def is_filled(self) -> bool:
+        """Whether the copy holds anything yet: before, what is not in it may well be in the ledger."""
+        return self._following
+
+    async def catch_up(self, timeout_s: float = 10.0) -> None:
+        """Return when the copy holds all that was committed anywhere when this was called; for whom ``reached`` is.
+
+        Raises NotLeader, CallTimeout or what Consensus raises.
+        """
+        await self.reached(await self.read("index", {}, timeout_s), timeout_s)
+
     async def start(self) -> None:
         """Subscribe, waiting for Consensus as long as it takes; the snapshot is in when this returns."""
         await self._subscribe()

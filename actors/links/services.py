@@ -15,8 +15,19 @@ from actorgrid.actors.ledger.record_types import ResourcesRecord
 from actorgrid.errors import BadRequest, NotFound, NotSupported
 from actorgrid.supervisors.server import Server
 
-from ..cluster.messages import FaultReport, HealthReport, HostsAway, LeaveLeases, LeaveStep, ListFaults, WhyHost
+from ..cluster.messages import (
+    AcquireWorker,
+    FaultReport,
+    HealthReport,
+    HostsAway,
+    LeaveLeases,
+    LeaveStep,
+    ListFaults,
+    WhyHost,
+)
 from ..cluster.rebalance import MOVES_MAX
+from ..cluster.session_homes import SERVICE as SESSION
+from ..cluster.session_homes import read_request
 from ..gpu.messages import AcquireLease, OwnReadings
 from ..host.messages import RestartHost, RestartServer
 from ..ledger.command import read_command
@@ -24,7 +35,16 @@ from ..ledger.commands import GrantLease
 from ..membership.messages import Reaches
 from ..work.attempt_dir import AttemptDir
 from ..work.containment_here import containment_here
-from ..work.messages import AttachLease, DetachLease, EndAllWork, LeaseOutput, ReportObjects, StartDelay, TellWorkerEnd
+from ..work.messages import (
+    AttachLease,
+    DetachLease,
+    EndAllWork,
+    FindWorker,
+    LeaseOutput,
+    ReportObjects,
+    StartDelay,
+    TellWorkerEnd,
+)
 from .measuring import SERVICE
 from .output_pages import outputs_page, read_output_piece
 from .pieces import Fields, Piece, check_digest, is_count, read_piece, read_result_piece
@@ -35,6 +55,8 @@ LOOK_S = 0.05
 LEASE_WAIT_S_MAX = 300.0
 LEASE_MARGIN_S = 10.0
 ATTACH_S, DETACH_S = 30.0, 60.0
+FIND_S = 5.0
+SESSION_S, SESSION_LEASE_S = 12.0, 40.0
 WORKER_END_S = 8.0
 END_MARGIN_S = 10.0
 LEAVE_STEP_S = 30.0
@@ -61,8 +83,10 @@ class Services:
             "hosts_away": self._hosts_away,
             "readings": self._readings,
             "acquire_lease": self._acquire_lease,
+            SESSION: self._session,
             "attach_lease": self._attach_lease,
             "detach_lease": self._detach_lease,
+            "find_worker": self._find_worker,
             "start_delay": self._start_delay,
             "worker_end": self._worker_end,
             "output_files": self._output_files,
@@ -250,6 +274,12 @@ class Services:
         )
         return await self._server.call("gpu_coordinator", request, wait_s + LEASE_MARGIN_S)
 
+    async def _session(self, _asker: str, fields: Fields) -> Any:
+        """Do for another host's client what it asks about its session, which is open here."""
+        request = read_request(fields)
+        timeout_s = request.wait_s + SESSION_LEASE_S if isinstance(request, AcquireWorker) else SESSION_S
+        return await self._server.call("load_balancer", request, timeout_s)
+
     async def _leave_leases(self, _asker: str, fields: Fields) -> Any:
         """Have clients of this host let go of leases on an overloaded host."""
         near = _map(fields, "near")
@@ -267,6 +297,11 @@ class Services:
         grant: Fields = await self._server.call("worker_manager", AttachLease(lease_id), ATTACH_S)
         self._relays.serves(lease_id, str(grant["socket_path"]))
         return grant
+
+    async def _find_worker(self, _asker: str, fields: Fields) -> None:
+        """Have the worker of a lease be there for streams of other hosts, also after this server began anew."""
+        lease_id = _text(fields, "lease_id")
+        self._relays.serves(lease_id, await self._server.call("worker_manager", FindWorker(lease_id), FIND_S))
 
     async def _detach_lease(self, _asker: str, fields: Fields) -> None:
         lease_id = _text(fields, "lease_id")

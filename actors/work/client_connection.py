@@ -27,6 +27,7 @@ class ClientConnection:
         self.socket = connection
         self.decoder = FrameDecoder()
         self.welcome = False
+        self.kept = False  # its socket is one end of a pair: what it says comes over a network (kept_connections.py)
         self.functions: dict[bytes, tuple[bytes, Any]] = {}
         self.waiting: deque[TaskFrame] = deque()
         self.read_bytes = 0  # of tasks that were read and not given back: written by who reads, under its lock

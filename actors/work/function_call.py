@@ -5,6 +5,7 @@ Only workers import this: it is the place where users' bytes become objects.
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
 import io
 import pickle  # nosec B403 - a worker exists to run what its authenticated owner sent
@@ -22,8 +23,10 @@ from actorgrid.errors import (
     NotARegularFile,
     ObjectLost,
     ObjectStoreFull,
+    TaskCancelled,
     TaskFailed,
     TaskTimedOut,
+    UnknownKey,
     UnpicklableResult,
 )
 from actorgrid.import_environment import environment_of, take
@@ -113,6 +116,19 @@ def describe_failure(error: BaseException, timeout_s: float | None = None) -> tu
     if left_behind:
         failure.details[LEFT_BEHIND] = left_behind
     return failure, exception
+
+
+def describe_end(
+    error: BaseException, timeout_s: float | None, is_late: bool, is_stopped: bool
+) -> tuple[ActorGridError, bytes | None]:
+    """The same of a session task: *is_late*, it was stopped as its time was up; *is_stopped*, as it was asked to."""
+    if isinstance(error, UnknownKey) and (error.details.get("fn_id") or error.details.get("value_keys")):
+        return error, None
+    if is_late and isinstance(error, asyncio.CancelledError):
+        error = TimeIsUp()
+    elif is_stopped and isinstance(error, (asyncio.CancelledError, TaskCancelled)):
+        return TaskCancelled("the task was asked to stop, and did"), None
+    return describe_failure(error, timeout_s)
 
 
 class _PayloadUnpickler(pickle.Unpickler):

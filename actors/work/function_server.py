@@ -31,9 +31,9 @@ from actorgrid.transports.frames import FrameDecoder, encode_frame
 
 from . import function_job
 from .environment import use_environment
+from .kept_connections import EXIT_TOO_LATE
 from .linux import MARK_HOST, mark
 from .work_records import ServedCallSpec, WorkSpec
-from .worker import EXIT_TOO_LATE
 
 READ_BYTES = 256 * 1024
 MODULES_MAX = 256

@@ -250,6 +250,13 @@ class Leases:
         self._given.add(worker.worker_id)
         return self._grant(lease_id, worker)
 
+    def socket_of(self, lease_id: str) -> str:
+        """See ``messages.FindWorker``."""
+        worker = self._pools.worker_of(lease_id)
+        if worker is None or worker.worker_id not in self._given:
+            raise UnknownAllocation("no worker serves that lease here", asked=lease_id[:80])
+        return str(self._socket_path(worker.worker_id))
+
     def output(self, lease_id: str, stream: str, offset: int, limit: int) -> dict[str, Any]:
         """See ``messages.LeaseOutput``."""
         worker = self._pools.worker_of(lease_id)

@@ -48,6 +48,7 @@ from .messages import (
     DetachLease,
     EndAllWork,
     EndOverdrawn,
+    FindWorker,
     LeaseOutput,
     ListAttempts,
     ObjectStoreWanted,
@@ -213,6 +214,10 @@ class WorkerManager(LedgerFollower):
     async def _attach_lease(self, request: AttachLease) -> dict[str, Any]:
         self._objects.want()  # the session may be one of another host, and its large values lie where they are used
         return await self._leases.attach(request.lease_id)
+
+    @handles(FindWorker)
+    def _find_worker(self, request: FindWorker) -> str:
+        return self._leases.socket_of(request.lease_id)
 
     @handles(DetachLease)
     async def _detach_lease(self, request: DetachLease) -> None:

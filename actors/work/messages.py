@@ -13,6 +13,16 @@ class AttachLease:
 
 
 @dataclass(frozen=True, slots=True)
+class FindWorker:
+    """Ask where the worker of a session lease listens. Answer: the path of its socket on this host.
+
+    Raises UnknownAllocation when the lease has no worker (any more).
+    """
+
+    lease_id: str
+
+
+@dataclass(frozen=True, slots=True)
 class DetachLease:
     """End a session lease: its worker lets go of the devices first, and only then is the lease released.
 

@@ -11,7 +11,6 @@ and the worker reports ["spoiled", reason] when it should not be used again.
 
 from __future__ import annotations
 
-import asyncio
 import faulthandler
 import gc
 import os
@@ -22,6 +21,7 @@ import socket
 import sys
 import threading
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from time import monotonic
 from types import CoroutineType, FrameType
@@ -34,11 +34,11 @@ from actorgrid.errors import (
     PeerRefused,
     TaskCancelled,
     TransportError,
-    UnknownKey,
 )
 from actorgrid.import_environment import ImportEnvironment, of_plain, take
 from actorgrid.task_context import ATTEMPT_NUMBER, RunningCall
 from actorgrid.transports.frames import FrameDecoder, encode_frame
+from actorgrid.transports.kept_stream import Keep, parse_keep
 from actorgrid.transports.task_frames import (
     ENVIRONMENT_BUILDING,
     ENVIRONMENT_HERE,
@@ -68,10 +68,11 @@ from actorgrid.transports.task_inputs import loads_with_inputs
 from .async_calls import AsyncCalls
 from .built_environments import BuildProgress
 from .client_connection import ClientConnection
-from .client_hello import check_hello
+from .client_hello import check_hello, check_secret
 from .environment import PYTHON, use_environment
-from .function_call import TimeIsUp, describe_failure
+from .function_call import TimeIsUp, describe_end
 from .item_stream import ItemGrants
+from .kept_connections import EXIT_TOO_LATE, READ_BYTES, KeptConnections
 from .recall_watch import RecallWatch
 from .task_output import FLUSH_AFTER_S, TaskOutput
 from .task_values import pack_value
@@ -81,8 +82,6 @@ from .worker_switch import WorkerHost, WorkerSwitch
 from .working_dir_spec import enter_working_dir
 from .working_dirs import WorkingDirs
 
-EXIT_TOO_LATE = 75
-READ_BYTES = 256 * 1024
 HELLO_BYTES = 64 * 1024  # a stranger may make us hold no more than this
 FLUSH_BYTES = 64 * 1024
 HANG_GRACE_S = 5.0  # a task deaf to its timer that long is stuck in C: the whole worker leaves
@@ -109,14 +108,14 @@ class Worker:
         self._client: ClientConnection | None = None
         # Held to read from the client and to write to it: the main thread does, and while it runs a task, the watch.
         self._io = threading.RLock()
+        self._kept = KeptConnections(self._is_over)
         self._watch = RecallWatch(self._client_fd, self._flush_during_task, self._listen_during_task)
         self._task_id = 0
         self._timed = False
         self._is_late = False  # the coroutine that runs was cancelled because its time was up
         self._async = AsyncCalls()
         self._grants = ItemGrants()
-        self._secret: bytes = b""
-        self._session = ""
+        self._secret, self._session = b"", ""
         self._gpu_uuids: list[str] = []
         self._tees: list[TaskOutput] = []
         self._poll = select.poll()
@@ -126,9 +125,8 @@ class Worker:
 
     def run(self) -> NoReturn:
         """Serve clients until the shim closes the control socket."""
-        sys.stdout = TaskOutput(self, "stdout", sys.stdout)
-        sys.stderr = TaskOutput(self, "stderr", sys.stderr)
-        self._tees = [sys.stdout, sys.stderr]
+        self._tees = [TaskOutput(self, "stdout", sys.stdout), TaskOutput(self, "stderr", sys.stderr)]
+        sys.stdout, sys.stderr = self._tees
         signal.signal(signal.SIGALRM, self._time_is_up)
         os.register_at_fork(after_in_child=self._forked)
         while True:
@@ -187,10 +185,8 @@ class Worker:
         self._poll.register(connection, select.POLLIN)
 
     def _refuse(self, connection: socket.socket, error: ActorGridError) -> None:
-        try:
+        with suppress(OSError):  # it left, or does not read: there is nobody to tell
             connection.send(encode_refused(error), socket.MSG_DONTWAIT)
-        except OSError:
-            return  # it left, or does not read: there is nobody to tell
 
     def _drop_client(self) -> None:
         with self._io:
@@ -198,6 +194,9 @@ class Worker:
         if client is not None:
             self._poll.unregister(client.socket)
             client.socket.close()
+            if client.kept:
+                self._kept.leave_listener()
+                self._poll.register(self._listener, select.POLLIN)
             if client.welcome:
                 self._secret = b""  # a secret is good for one client
                 for tee in self._tees:
@@ -232,7 +231,19 @@ class Worker:
             self._control.sendall(encode_frame(["spoiled", f"its client broke protocol: {error.message}"]))
         self._drop_client()
 
+    def _keep(self, client: ClientConnection, keep: Keep) -> None:
+        """Go on over one end of a socket pair, as the client is on another machine and may come back."""
+        check_secret(keep, self._secret)
+        self._poll.unregister(client.socket)
+        client.socket, client.decoder, client.kept = self._kept.adopt(client.socket, keep), FrameDecoder(), True
+        self._poll.register(client.socket, select.POLLIN)
+        self._poll.unregister(self._listener)
+        self._kept.listen(self._listener)
+
     def _take(self, client: ClientConnection, frame: list[Any]) -> None:
+        if not (client.welcome or client.kept) and (keep := parse_keep(frame)) is not None:
+            self._keep(client, keep)
+            return
         message = parse_client_frame(frame)
         if not client.welcome:
             if not isinstance(message, ClientHello):
@@ -295,7 +306,8 @@ class Worker:
             "objects": self._objects.to_plain(),
         }
         ends = {"listener": self._listener, "control": self._control, "client": client.socket}
-        self._switch.go(found, wanted.digest, self._environ, state, ends)
+        with self._kept.handing_over() as (state["kept"], kept_ends):
+            self._switch.go(found, wanted.digest, self._environ, state, {**ends, **kept_ends})
 
     def _say_of_environment(self, client: ClientConnection, state: str, text: str) -> None:
         client.reply(encode_environment(state, text))
@@ -306,7 +318,7 @@ class Worker:
         self._look(client)
         return self._client is client
 
-    def take_up(self, state: dict[str, Any], client: socket.socket) -> None:
+    def take_up(self, state: dict[str, Any], ends: dict[str, socket.socket]) -> None:
         """Be, in this Python, the worker that the state was of: its client waits for word of it."""
         self._secret, self._session = state["secret"], state["session"]
         self._gpu_uuids, self._environ = state["gpu_uuids"], state["environ"]
@@ -315,11 +327,14 @@ class Worker:
         if imports is not None:
             take(imports)
         self._control_decoder.feed(state["control_held"])
-        connection = ClientConnection(client)
+        connection = ClientConnection(ends["client"])
         connection.welcome = True
         connection.space = self._objects.take_up(state["objects"])
         self._client = connection
-        self._poll.register(client, select.POLLIN)
+        self._poll.register(connection.socket, select.POLLIN)
+        if self._kept.take_over(state["kept"], ends, self._listener):
+            connection.kept = True
+            self._poll.unregister(self._listener)
         self._say_of_environment(connection, ENVIRONMENT_HERE, PYTHON)
 
     # -- tasks
@@ -436,28 +451,18 @@ class Worker:
         except BaseException as error:  # noqa: BLE001 - the outermost loop of a task: what it raises is its result
             if self._timed:
                 self._stop_timer()  # the timer struck inside the clean-up
-            named, exception = self._describe(error, task, task_id in client.cancelled)
-            reply = encode_failure(task_id, named, exception)
+            failed = describe_end(error, task.timeout_s, self._is_late, task_id in client.cancelled)
+            reply = encode_failure(task_id, *failed)
         task_context.begins(None)
         if client.space is not None:
             client.space.confirm()
-        if client.cancelled:
-            client.cancelled.discard(task_id)
+        client.cancelled.discard(task_id)
         if task.attempt_number != 1:
             os.environ[ATTEMPT_NUMBER] = "1"
         for tee in self._tees:
             if tee._held:
                 tee.flush()
         client.reply(reply)
-
-    def _describe(self, error: BaseException, task: TaskFrame, is_stopped: bool) -> tuple[ActorGridError, bytes | None]:
-        if isinstance(error, UnknownKey) and (error.details.get("fn_id") or error.details.get("value_keys")):
-            return error, None
-        if self._is_late and isinstance(error, asyncio.CancelledError):
-            error = TimeIsUp()
-        elif is_stopped and isinstance(error, (asyncio.CancelledError, TaskCancelled)):
-            return TaskCancelled("the task was asked to stop, and did"), None
-        return describe_failure(error, task.timeout_s)
 
     def _call_timed(self, function: Any, args: Any, kwargs: Any, client: ClientConnection, task: TaskFrame) -> Any:
         timeout_s = float(task.timeout_s or 0.0)
@@ -472,7 +477,7 @@ class Worker:
 
     def _run_on(self, client: ClientConnection, task: TaskFrame, value: Any) -> Any:
         """What a call gave, with a coroutine run to its end; of a stream, whose items are sent, how many there were."""
-        task_id = task.task_id
+        task_id, count = task.task_id, 0
         if type(value) is CoroutineType:
             value = self._async.run(value, task_id, task_id in client.cancelled)
         if task.about is None or not task.about.window:
@@ -480,7 +485,6 @@ class Worker:
         if type(value) is UserActor:
             return self._serve(client, task_id, value)
         items = self._async.iterate(value, task_id) if hasattr(value, "__anext__") else iter(value)
-        count = 0
         self._grants.begin(task_id, task.about.window)
         try:
             for item in items:
@@ -489,9 +493,8 @@ class Worker:
                 count = self._grants.give()
                 self._await_grant(client, task_id)
         finally:
-            close = getattr(items, "close", None)
-            if close is not None:
-                close()
+            if hasattr(items, "close"):
+                items.close()
         return count
 
     def _serve(self, client: ClientConnection, task_id: int, actor: UserActor) -> int:

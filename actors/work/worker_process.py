@@ -86,7 +86,7 @@ def switched_body(
     faulthandler.enable(file=2)
     host, name = WorkerHost(spec, deadline), spec["worker"]["worker_id"]
     pool_worker = worker.Worker(name, sockets["listener"], sockets["control"], host)
-    pool_worker.take_up(state, sockets["client"])
+    pool_worker.take_up(state, sockets)
     pool_worker.run()
 
 

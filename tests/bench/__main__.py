@@ -63,6 +63,7 @@ MODULES = (
     "scale",
     "scheduling",
     "sessions",
+    "sessions_afar",
     "state_peers",
     "user_actors",
 )

@@ -11,12 +11,17 @@ from typing import Any
 import pytest
 
 from actorgrid.actors.cluster.messages import (
+    AcquireWorker,
+    CloseSession,
     FaultReport,
     HealthReport,
     HostsAway,
+    LeaseEnd,
     LeaveLeases,
     LeaveStep,
     ListFaults,
+    RenewSession,
+    ReturnWorker,
     WhyHost,
 )
 from actorgrid.actors.gpu.messages import AcquireLease, OwnReadings
@@ -29,6 +34,7 @@ from actorgrid.actors.work.messages import (
     AttachLease,
     DetachLease,
     EndAllWork,
+    FindWorker,
     LeaseOutput,
     ReportObjects,
     StartDelay,
@@ -63,6 +69,16 @@ CALLS: dict[str, dict[str, Any]] = {
         "env": {"A": "b"},
         "resources": {"cpu_milli": 100, "gpu_count": 1, "gpu_milli": 500, "gpu_models": ["H100"]},
     },
+    "session": {
+        "request": "acquire",
+        "session_id": "h1.s1",
+        "lease_id": "l1",
+        "pool": "p",
+        "wait_s": 0.0,
+        "env": {"A": "b"},
+        "resources": {"cpu_milli": 100, "gpu_count": 1, "gpu_milli": 500, "gpu_models": ["H100"]},
+    },
+    "find_worker": {"lease_id": "l1"},
     "attach_lease": {"lease_id": "l1"},
     "detach_lease": {"lease_id": "l1"},
     "restart": {"by": "me"},
@@ -92,6 +108,26 @@ class Everyone(Server):
         assert all(isinstance(text, str) for text in request.env.values()), request
         self._texts(request)
         return {}
+
+    @handles(AcquireWorker)
+    def _acquire(self, request: AcquireWorker) -> dict[str, Any]:
+        assert isinstance(request.resources["gpu_count"], int) and request.pool in (None, str(request.pool)), request
+        assert all(isinstance(text, str) for text in request.env.values()), request
+        self._texts(request)
+        return {}
+
+    @handles(RenewSession)
+    @handles(CloseSession)
+    @handles(ReturnWorker)
+    @handles(LeaseEnd)
+    def _of_session(self, request: Any) -> dict[str, Any]:
+        self._texts(request)
+        return {}
+
+    @handles(FindWorker)
+    def _find_worker(self, request: FindWorker) -> str:
+        self._texts(request)
+        return "/nowhere"
 
     @handles(AttachLease)
     def _attach(self, request: AttachLease) -> dict[str, Any]:
@@ -222,6 +258,14 @@ def test_a_lease_is_asked_for_with_amounts(node: InlineNode) -> None:
             node.request("door", ("acquire_lease", pack({**CALLS["acquire_lease"], "resources": wrong})))
     with pytest.raises(BadRequest, match="env"):
         node.request("door", ("acquire_lease", pack({**CALLS["acquire_lease"], "env": {"A": 1}})))
+
+
+def test_a_session_is_asked_about_in_the_words_there_are(node: InlineNode) -> None:
+    for request in ("renew", "close", "return", "end", "acquire"):
+        node.request("door", ("session", pack({**CALLS["session"], "request": request})))
+    for wrong in ({"request": "open"}, {"session_id": 1}, {"resources": {"gpu_count": "1"}}, {"env": []}, {"pool": 1}):
+        with pytest.raises(BadRequest):
+            node.request("door", ("session", pack({**CALLS["session"], **wrong})))
 
 
 @pytest.mark.parametrize("seed", range(6 * ROUNDS))

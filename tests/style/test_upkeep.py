@@ -30,6 +30,9 @@ CALLED_FROM_OUTSIDE = {
     "ClusterViewClient._repr_html_": "notebooks",
     "LazyFuture._repr_html_": "notebooks",
     "LocalCluster._repr_html_": "notebooks",
+    **dict.fromkeys(
+        ("WorkerRelay.data_received", "WorkerRelay.pause_writing", "WorkerRelay.resume_writing"), "asyncio's transports"
+    ),
     "Commands.list_commands": "click",
     "Commands.get_command": "click",
     "Commands.format_commands": "click",

@@ -42,7 +42,8 @@ ATTACH_S = 60.0
 async def open_session(call: RequestContext) -> Any:
     """Open a session."""
     request = call.body_as(SessionRequest)
-    return await call.ask("load_balancer", OpenSession(call.only or request.user_id or UNKNOWN_USER, request.python))
+    opening = OpenSession(call.only or request.user_id or UNKNOWN_USER, request.python, request.afar)
+    return await call.ask("load_balancer", opening)
 
 
 @ROUTES.add("POST", "/api/sessions/{session_id}/renew", RenewalAnswer, "sessions", errors=(UnknownSession,))

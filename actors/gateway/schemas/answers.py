@@ -554,6 +554,7 @@ class SessionRequest(RequestBody):
 
     user_id: str = Field(default="local", max_length=128)
     python: str = Field(default="", max_length=32, description="major.minor of the client")
+    afar: bool = Field(default=False, description="the client is on another machine: it may be cut off for a while")
 
 
 class Done(AnswerBody):

@@ -36,6 +36,7 @@ from actorgrid.actors.gateway.routes import (
     locks,
     objects,
     quotas,
+    relays,
     sessions,
     state,
     tokens,
@@ -60,6 +61,7 @@ from .hub import Hub
 from .openapi import document
 from .rights import check_route
 from .route import REQUEST_STATE, RequestContext, RequestState, Route
+from .worker_relay import WorkerRelays
 
 if TYPE_CHECKING:
     from .tls_listener import Certificate
@@ -86,6 +88,7 @@ _SUBJECTS = (
     state,
     locks,
     sessions,
+    relays,
     leases,
 )
 ROUTES = tuple(route for subject in _SUBJECTS for route in subject.ROUTES.routes)
@@ -155,6 +158,7 @@ class GatewayApp:
         self.idle = asyncio.Event()
         self.idle.set()
         self.connections = Connections()
+        self.relays = WorkerRelays(self)
         self._pool = ThreadPoolExecutor(POOL_THREADS, thread_name_prefix="gateway-files")
         self._file_pool = ThreadPoolExecutor(FILE_THREADS, thread_name_prefix="gateway-output")
         self._scrape: asyncio.Task[bytes] | None = None

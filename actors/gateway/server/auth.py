@@ -13,7 +13,7 @@ from actorgrid.actors.ledger.names import is_loopback
 from actorgrid.actors.ledger.record_types import AllocationRecord, ApiKeyRecord
 from actorgrid.actors.security.token_rate_limit import Rate, TokenRateLimit
 from actorgrid.actors.work import credentials
-from actorgrid.errors import BadRequest, WrongToken
+from actorgrid.errors import ActorDown, BadRequest, WrongToken
 
 log = logging.getLogger("actorgrid.gateway")
 
@@ -45,15 +45,21 @@ class WorkGate:
 class TokenGate:
     """Lets the host's token and the cluster's API keys through, in constant time; counts and slows down wrong ones.
 
-    *find_key*: the record of the API key with that id. It is asked in the loop's thread.
+    *find_key*: the record of the API key with that id. It is asked in the loop's thread. *knows_ledger*: whether what
+    it does not find is known not to be there.
     """
 
     def __init__(
-        self, token: str, token_file: Path, find_key: Callable[[str], ApiKeyRecord | None] = lambda _: None
+        self,
+        token: str,
+        token_file: Path,
+        find_key: Callable[[str], ApiKeyRecord | None] = lambda _: None,
+        knows_ledger: Callable[[], bool] = lambda: True,
     ) -> None:
         self._token = token.encode()
         self._token_file = token_file
         self._find_key = find_key
+        self._knows_ledger = knows_ledger
         self.work: WorkGate | None = None
         self._wrong = TokenRateLimit("tokens", WRONG_OF_ONE, WRONG_IN_ALL)
         self._logged_s: float | None = None
@@ -74,6 +80,8 @@ class TokenGate:
             record = None if key_id is None else self._find_key(key_id)
             if key_id is not None and opens(record, given, at_s) and record is not None:
                 return f"{record['user_id']} (key {key_id})"
+            if key_id is not None and record is None:
+                self._check_ledger()
         self._count(now_s, source)
         raise WrongToken(
             "the bearer token is missing" if not authorization else "the bearer token is wrong",
@@ -96,6 +104,7 @@ class TokenGate:
         user = self.work.user_of(text, work_id)
         if user is not None:
             return f"{user} (work {work_id})", user
+        self._check_ledger()
         self._count(now_s, source)
         raise WrongToken(
             "the credential of a job or task opens this door only while it runs on this host",
@@ -103,6 +112,11 @@ class TokenGate:
             found="it is over, or it never ran here",
             hint="from outside of work: --data-dir, or ACTORGRID_URL and ACTORGRID_TOKEN",
         )
+
+    def _check_ledger(self) -> None:
+        """Raises ActorDown while nobody here can say whether a key or grant is good: ask again."""
+        if not self._knows_ledger():
+            raise ActorDown("the host has just started, and does not know its keys and grants yet", hint="ask again")
 
     def _count(self, now_s: float, source: str) -> None:
         self.refused_total += 1

@@ -234,6 +234,7 @@ class LoopThread(threading.Thread):
         app.stopping = True
         self._bridge.stop_waiting()
         app.hub.close("stopping")
+        app.relays.close()
         try:
             async with asyncio.timeout(DRAIN_S):
                 await app.idle.wait()

@@ -54,6 +54,7 @@ WORK_MAY = frozenset(
         ("POST", "/api/sessions/{session_id}/leases"),
         ("DELETE", "/api/sessions/{session_id}/leases/{lease_id}"),
         ("GET", "/api/sessions/{session_id}/leases/{lease_id}/end"),
+        ("GET", "/api/relay"),
         ("GET", "/api/state"),
         ("GET", "/api/state-watch"),
         ("GET", "/api/state/{key}"),
