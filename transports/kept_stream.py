@@ -10,11 +10,13 @@ side, and then both send segments, beginning with what the other lacks::
 
     segment: kind (1) | size (4, big-endian) | bytes
     DATA   what the stream carries, ``PIECE_BYTES`` at most
-    ACK    8 bytes, big-endian: how much has come in all
+    ACK    8 bytes, big-endian: how much has come in all, and was taken
     END    nothing: the stream is over, both ways
 
 Nothing here is taken twice or left out, however often connections break. Bytes in, bytes out; no socket here. Held are
-``WINDOW_BYTES`` at most that the other side has not confirmed, and what the connection has not taken of them.
+``WINDOW_BYTES`` at most that the other side has not confirmed, and what the connection has not taken of them; and of
+what came, no more than that before it is taken. So a side may read its connections always, which it has to: one that
+waited with that until its user reads could wait for ever, if the user writes first and the confirmations lie unread.
 """
 
 from __future__ import annotations
@@ -104,9 +106,11 @@ class KeptStream:
     def __init__(self) -> None:
         self.out = bytearray()
         self.received = 0
+        """How much has come, and was taken: what the other side is told."""
         self.ended = False
         """Whether the other side has ended it."""
-        self._told = 0  # how much of what came was confirmed
+        self._told = 0  # how much of that was confirmed
+        self._untaken = 0  # what came beyond that
         self._unconfirmed: deque[bytes] = deque()
         self._size = 0
         self._confirmed = 0  # of all that was ever sent
@@ -153,8 +157,12 @@ class KeptStream:
             self.out += _HEAD.pack(END, 0)
 
     def connect(self, their_received: int) -> None:
-        """Begin with a new connection, whose other side has so much of what was written. Raises MalformedBody."""
+        """Begin with a new connection, whose other side has so much of what was written. Raises MalformedBody.
+
+        What ``feed`` gave and nobody has taken comes again: forget it.
+        """
         self._confirm(their_received)
+        self._untaken = 0
         self._held.clear()
         self.out.clear()
         self._told = self.received
@@ -165,7 +173,10 @@ class KeptStream:
             self.out += _HEAD.pack(END, 0)
 
     def feed(self, data: bytes) -> bytes:
-        """Take what came; gives what the stream carries of it, in order and once. Raises MalformedBody."""
+        """Take what came; gives what the stream carries of it, in order and once; say ``taken`` of all that it gave.
+
+        Raises MalformedBody.
+        """
         held = self._held
         held += data
         found: list[bytes] = []
@@ -181,17 +192,24 @@ class KeptStream:
                 raise MalformedBody("a kept stream goes on after its end")
             if kind == DATA:
                 found.append(bytes(held[start:at_end]))
-                self.received += size
+                self._untaken += size
+                if self._untaken > WINDOW_BYTES:
+                    raise MalformedBody("a kept stream sends more than its window", asked=f"{WINDOW_BYTES} bytes")
             elif kind == ACK:
                 self._confirm(_COUNT.unpack_from(held, start)[0])
             else:
                 self.ended = True
             at = at_end
         del held[:at]
+        return b"".join(found)
+
+    def taken(self, count: int) -> None:
+        """Say that *count* more bytes of what ``feed`` gave are where no broken connection reaches them."""
+        self._untaken -= count
+        self.received += count
         if self.received - self._told >= ACK_BYTES:
             self._told = self.received
             self.out += _HEAD.pack(ACK, _COUNT.size) + _COUNT.pack(self.received)
-        return b"".join(found)
 
     def _confirm(self, count: int) -> None:
         new = count - self._confirmed
@@ -210,6 +228,6 @@ class KeptStream:
             new -= len(piece)
 
 
-_COUNTS = ("received", "ended", "_told", "_size", "_confirmed", "_end_wanted")
+_COUNTS = ("received", "ended", "_told", "_untaken", "_size", "_confirmed", "_end_wanted")
 _BUFFERS = ("out", "_held")
 _SIZES = {DATA: (1, PIECE_BYTES), ACK: (_COUNT.size, _COUNT.size), END: (0, 0)}

@@ -32,18 +32,7 @@ from actorgrid.transports.task_frames import (
 from .call_errors import copy_of, only_older_tokens, past_limit, raise_failure, worker_lost
 from .dependencies import CallDependencies, hold, leader
 from .futures import LazyFuture, TaskFuture
-from .lanes import (
-    MAX_LEASE_REQUESTS,
-    Lane,
-    LeasedWorker,
-    Pace,
-    TaskCall,
-    Token,
-    WorkerRoute,
-    add_lane,
-    forget_unused,
-    look_over,
-)
+from .lanes import MAX_LEASE_REQUESTS, Lane, LeasedWorker, Pace, TaskCall, Token, add_lane, forget_unused, look_over
 from .lease_source import LeaseSource
 from .lending import AskForWorker, Lending, Return, SendCall
 from .options import TaskOptions, WorkerShape
@@ -53,6 +42,7 @@ from .renewals import Renewals
 from .sending import Sender, must_resend
 from .stealing import ask_back, given_back, ran_after_all
 from .stream_items import StreamItems, about
+from .worker_route import WorkerRoute
 from .worker_sockets import WorkerSockets
 
 MAX_UNFINISHED = 100_000

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import itertools
 from collections import deque
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from actorgrid.errors import QueueFull
 from actorgrid.objects.space import Held
@@ -24,6 +24,7 @@ from .pickling import FunctionCode
 if TYPE_CHECKING:
     from .dependencies import TaskInput
     from .stream_items import StreamItems
+    from .worker_route import WorkerRoute
 
 BUDGET_S = 0.005
 MAX_DEPTH = 512
@@ -43,18 +44,6 @@ TRAVEL_MAX_S = 0.5
 """So much of the way to a worker is filled with calls, at most."""
 
 Token = tuple[int, int]
-
-
-class WorkerRoute(Protocol):
-    """The way to a worker that may break, and be there again."""
-
-    @property
-    def is_away(self) -> bool:
-        """Whether nothing that the worker says is heard just now."""
-
-    @property
-    def back_at(self) -> float:
-        """When the way was there (again), on the monotonic clock."""
 
 
 class TaskCall:

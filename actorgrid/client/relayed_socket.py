@@ -116,7 +116,9 @@ class RelayedSocket:
                 data = self._take_first()
             self._unconsumed += size
             if self._answered:
-                self._to_inner += self._kept.feed(data)
+                data = self._kept.feed(data)
+                self._to_inner += data
+                self._kept.taken(len(data))  # what waits here is bounded by the stream's window
         except (ActorGridError, TransportError) as error:
             self.fail(error)
             return

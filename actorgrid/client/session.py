@@ -69,6 +69,7 @@ from .owned_actors import OwnedActors
 from .pickling import PYTHON, FunctionCode
 from .stream_items import StreamItems
 from .user import user_name
+from .worker_route import own_socket
 from .working_dir import WorkingDir
 
 if TYPE_CHECKING:
@@ -383,18 +384,9 @@ class Session:
 
     def _connect(self, grant: dict[str, Any]) -> tuple[socket.socket, RelayedSocket | None]:
         """A socket to the leased worker: its own, where this machine has that; else by a relay. Raises OSError."""
-        path = str(grant["socket_path"])
-        if not self._relayed:
-            sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_CLOEXEC)
-            try:
-                sock.connect(path)
-                return sock, None
-            except OSError as error:
-                sock.close()
-                # On the host itself a socket that is not there says that its worker is gone.
-                is_elsewhere = isinstance(error, PermissionError) or not os.path.isdir(os.path.dirname(path))
-                if self._relayed is False or not is_elsewhere:
-                    raise
+        own = None if self._relayed else own_socket(str(grant["socket_path"]), self._relayed is None)
+        if own is not None:
+            return own, None
         with self._lock:
             if self._relay is None:
                 from .relay import Relay

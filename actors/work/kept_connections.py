@@ -82,7 +82,10 @@ class KeptConnections:
     # -- for the worker's main thread
 
     def adopt(self, connection: socket.socket, keep: Keep) -> socket.socket:
-        """Begin a stream with that connection; gives what the worker reads and writes. Raises Overloaded."""
+        """Begin a stream with that connection; gives what the worker reads and writes.
+
+        Raises Overloaded, or MalformedBody for one that goes on with what never began.
+        """
         ours, theirs = socket.socketpair()
         ours.setblocking(False)
         with self._lock:
@@ -90,8 +93,9 @@ class KeptConnections:
                 ours.close()
                 theirs.close()
                 raise Overloaded(f"{MAX_STREAMS} processes are connected from other machines already")
-            carried = self._streams[keep.stream_id] = _Carried(keep, ours)
+            carried = _Carried(keep, ours)
             self._connect(carried, connection, keep)
+            self._streams[keep.stream_id] = carried
         self._start()
         return theirs
 
@@ -173,6 +177,7 @@ class KeptConnections:
     def _connect(self, carried: _Carried, connection: socket.socket, keep: Keep) -> None:
         connection.setblocking(False)
         carried.stream.connect(keep.received)
+        carried.to_inner.clear()  # which is not confirmed, and comes again
         if carried.connection is not None:
             carried.connection.close()  # the client is here, so this one leads nowhere
         carried.connection = connection
@@ -207,20 +212,20 @@ class KeptConnections:
             if mask:
                 poll.register(carried.inner, mask)
         if carried.connection is not None:
-            mask = (0 if carried.to_inner else select.POLLIN) | (select.POLLOUT if carried.stream.out else 0)
-            if mask:
-                poll.register(carried.connection, mask)
+            poll.register(carried.connection, select.POLLIN | (select.POLLOUT if carried.stream.out else 0))
 
     def _carry(self, carried: _Carried, ready: set[int]) -> None:
         """Move what can be moved, in all directions."""
         connection = carried.connection
-        if connection is not None and connection.fileno() in ready and not carried.to_inner:
+        if connection is not None and connection.fileno() in ready:
             self._read(carried, connection)
         if not carried.over and carried.inner.fileno() in ready:
             self._read_inner(carried)
         if carried.to_inner and not carried.over:
             try:
-                del carried.to_inner[: carried.inner.send(carried.to_inner)]
+                sent = carried.inner.send(carried.to_inner)
+                del carried.to_inner[:sent]
+                carried.stream.taken(sent)
             except BlockingIOError:
                 pass
             except OSError:
@@ -244,6 +249,9 @@ class KeptConnections:
             return
         try:
             carried.to_inner += carried.stream.feed(data)
+            if carried.over:  # nobody reads it any more
+                carried.stream.taken(len(carried.to_inner))
+                carried.to_inner.clear()
         except ActorGridError:
             self._forget(carried)  # it broke protocol: nobody can say what it has
 

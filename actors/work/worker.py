@@ -234,8 +234,10 @@ class Worker:
     def _keep(self, client: ClientConnection, keep: Keep) -> None:
         """Go on over one end of a socket pair, as the client is on another machine and may come back."""
         check_secret(keep, self._secret)
-        self._poll.unregister(client.socket)
-        client.socket, client.decoder, client.kept = self._kept.adopt(client.socket, keep), FrameDecoder(), True
+        fd = client.socket.fileno()
+        client.socket = self._kept.adopt(client.socket, keep)  # which leaves all as it was where it refuses
+        client.decoder, client.kept = FrameDecoder(), True
+        self._poll.unregister(fd)
         self._poll.register(client.socket, select.POLLIN)
         self._poll.unregister(self._listener)
         self._kept.listen(self._listener)

@@ -16,6 +16,7 @@ from actorgrid.errors import (
     ActorDown,
     BadRequest,
     HostUnreachable,
+    NotFound,
     NotSupported,
     TaskCancelled,
     TaskFailed,
@@ -360,12 +361,19 @@ def test_a_wrong_option_is_named_with_the_right_one(client: Client) -> None:
         client.submit(abs, -1, priority=101)
 
 
-def test_a_session_on_a_machine_that_is_no_host_says_what_to_do_instead(host: StandIn, client: Client) -> None:
+def test_a_machine_that_is_no_host_hears_what_to_do_where_its_host_does_not_relay(
+    host: StandIn, client: Client
+) -> None:
     lease = host._lease
     host._lease = lambda session_id, body: {**lease(session_id, body), "socket_path": "/no/such/machine/w1"}  # type: ignore[method-assign]
+    host.routes["GET", "/api/relay"] = _of_the_version_before
     with pytest.raises(NotSupported, match="durable=True"):
         client.submit(refuse_odd, 2).result(30)
     wait_until(lambda: not host.leases)
+
+
+def _of_the_version_before(_body: Any, _query: dict[str, str]) -> Any:
+    raise NotFound("there is no such path")
 
 
 def test_a_poisoned_task_is_given_up_after_its_retries_and_harms_no_other(client: Client, tmp_path: Path) -> None:

@@ -37,12 +37,13 @@ class Pair:
         self.dice = random.Random(seed)
         self.sides = KeptStream(), KeptStream()
         self.wires = bytearray(), bytearray()  # from the first, from the second
+        self.untaken = bytearray(), bytearray()
         self.came = bytearray(), bytearray()  # to the second, to the first
         self.breaks()
 
     def breaks(self) -> None:
-        for wire in self.wires:
-            wire.clear()
+        for lost in (*self.wires, *self.untaken):
+            lost.clear()
         first, second = self.sides
         first.connect(second.received)
         second.connect(first.received)
@@ -54,8 +55,14 @@ class Pair:
             del side.out[:count]
         for number, wire in enumerate(self.wires):
             count = self.dice.randrange(len(wire) + 1)
-            self.came[number].extend(self.sides[1 - number].feed(bytes(wire[:count])))
+            self.untaken[number].extend(self.sides[1 - number].feed(bytes(wire[:count])))
             del wire[:count]
+            self.takes(number, self.dice.randrange(len(self.untaken[number]) + 1))
+
+    def takes(self, number: int, count: int) -> None:
+        self.came[number].extend(self.untaken[number][:count])
+        del self.untaken[number][:count]
+        self.sides[1 - number].taken(count)
 
     def settles(self) -> None:
         while any(side.out for side in self.sides) or any(self.wires):
@@ -63,7 +70,8 @@ class Pair:
                 self.wires[number].extend(side.out)
                 side.out.clear()
                 data, self.wires[number][:] = bytes(self.wires[number]), b""
-                self.came[number].extend(self.sides[1 - number].feed(data))
+                self.untaken[number].extend(self.sides[1 - number].feed(data))
+                self.takes(number, len(self.untaken[number]))
 
 
 @given(
@@ -97,6 +105,14 @@ def test_no_more_is_taken_than_the_window_until_the_other_side_has_it() -> None:
     pair.settles()
     assert first.room > WINDOW_BYTES - WINDOW_BYTES // 8
     assert second.received == WINDOW_BYTES
+
+
+def test_who_ignores_the_window_is_refused() -> None:
+    side = KeptStream()
+    full = segment(DATA, bytes(PIECE_BYTES)) * (WINDOW_BYTES // PIECE_BYTES)
+    assert len(side.feed(full)) == WINDOW_BYTES
+    with pytest.raises(MalformedBody, match="window"):
+        side.feed(segment(DATA, b"x"))
 
 
 def test_the_end_is_told_again_over_the_next_connection() -> None:

@@ -13,9 +13,10 @@ import cloudpickle
 import pytest
 
 from actorgrid.actors.work.environment import PYTHON
+from actorgrid.actors.work.kept_connections import KeptConnections
 from actorgrid.errors import error_from_dict
 from actorgrid.transports.frames import FrameDecoder
-from actorgrid.transports.kept_stream import KeptStream, encode_keep, take_first_frame
+from actorgrid.transports.kept_stream import WINDOW_BYTES, Keep, KeptStream, encode_keep, take_first_frame
 from actorgrid.transports.task_frames import (
     FAILED,
     OK,
@@ -57,7 +58,7 @@ class KeptClient:
         if frame[0] == "kept":
             self.stream.connect(frame[1]["received"])
             self._flush()
-            self.frames += self._decoder.feed(self.stream.feed(bytes(came)))
+            self._take(bytes(came))
         else:
             self.socket.close()
         return frame
@@ -86,8 +87,13 @@ class KeptClient:
                     return frame
             data = self.socket.recv(65536)
             assert data, "the worker hung up"
-            self.frames += self._decoder.feed(self.stream.feed(data))
+            self._take(data)
             self._flush()
+
+    def _take(self, data: bytes) -> None:
+        came = self.stream.feed(data)
+        self.stream.taken(len(came))
+        self.frames += self._decoder.feed(came)
 
     def result(self) -> tuple[int, Any]:
         _, task_id, status, body = self.hear("result")
@@ -190,6 +196,17 @@ def test_a_wrong_secret_opens_no_stream(worker: WorkerProcess) -> None:
     client.socket.close()
 
 
+def test_a_stream_that_never_began_is_not_gone_on_with(worker: WorkerProcess) -> None:
+    client = KeptClient(worker.path, worker.begin("session", {}))
+    client.stream.received = 7
+    assert type(error_from_dict(client.connect()[1])).__name__ == "MalformedBody"
+    client.stream.received = 0
+    assert client.connect()[0] == "kept"
+    client.say(encode_hello(client.secret, PYTHON, "session"))
+    client.hear("welcome")
+    client.socket.close()
+
+
 def test_a_client_that_breaks_the_protocol_is_hung_up_on(client: KeptClient) -> None:
     client.socket.sendall(b"\xff" * 20)
     assert client.socket.recv(10) == b""
@@ -221,3 +238,56 @@ def test_more_than_the_window_waits_for_who_is_away(client: KeptClient) -> None:
     client.socket.close()
     client.connect()
     assert [client.result() for _ in sent] == [(task_id, bytes(3_000_000)) for task_id in sent]
+
+
+def test_large_results_come_while_large_arguments_wait(client: KeptClient, tmp_path: Path) -> None:
+    """The worker writes before it reads on, and what confirms that lies behind what it does not read yet."""
+    go, began = tmp_path / "go", tmp_path / "began"
+    first = client.call(_wait_and_give, str(go), str(began), 12_000_000)
+    wait_until(began.exists, PATIENCE_S)
+    others = [client.call(len, bytes(1_000_000)) for _ in range(3)]
+    go.touch()
+    assert client.result() == (first, bytes(12_000_000))
+    assert [client.result() for _ in others] == [(task_id, 1_000_000) for task_id in others]
+
+
+def _wait_and_give(path: str, began: str, size: int) -> bytes:
+    _wait_for(path, began)
+    return bytes(size)
+
+
+def test_what_the_worker_has_not_read_comes_again_over_the_next_connection(tmp_path: Path) -> None:
+    kept = KeptConnections()
+    ours, theirs = socket.socketpair()
+    keep = Keep("secret", "ab" * 16, 0)
+    inner = kept.adopt(theirs, keep)
+    stream, sent = KeptStream(), secrets.token_bytes(WINDOW_BYTES)
+    stream.connect(_kept(ours))
+    assert stream.write(sent) == len(sent)
+    ours.settimeout(PATIENCE_S)
+    ours.sendall(stream.out)  # more than the pair holds: the thread reads on all the same
+    for _ in range(3):
+        before, (ours, theirs) = ours, socket.socketpair()
+        ours.settimeout(PATIENCE_S)
+        assert kept.attach(theirs, keep._replace(received=stream.received))
+        taken = _kept(ours)
+        assert taken < len(sent)
+        stream.connect(taken)
+        before.close()
+        ours.sendall(stream.out)
+    came = bytearray()
+    inner.settimeout(PATIENCE_S)
+    while len(came) < len(sent):
+        came += inner.recv(1 << 20)
+    assert came == sent
+    inner.close()
+    ours.close()
+
+
+def _kept(connection: socket.socket) -> int:
+    """What the first frame of a connection says that was received."""
+    came = bytearray()
+    while (frame := take_first_frame(came)) is None:
+        came += connection.recv(1)
+    assert frame[0] == "kept"
+    return int(frame[1]["received"])

@@ -4,9 +4,10 @@ A stream is joined to the socket on which the worker of a lease listens, or, whe
 host's way there. What goes over it is between the client and the worker: nothing is read here. The client goes on
 over another connection, of any host, where this one breaks (transports/kept_stream.py).
 
-Bounds: ``RELAYS_MAX`` connections, ``STREAMS_OF_ALL_MAX`` streams, and of each stream what its windows hold; no worker
-is read while the connection does not take what it says. A client that has shown a key keeps its relay until the key is
-revoked, or the work is over whose credential it was.
+Bounds: ``RELAYS_MAX`` connections, ``STREAMS_OF_ALL_MAX`` streams, those whose worker is being looked for counted, and
+of each stream what its windows hold, or ``FIRST_BYTES_MAX`` before its worker is found; no worker is read while the
+connection does not take what it says. A client that has shown a key keeps its relay until the key is revoked, or the
+work is over whose credential it was.
 """
 
 from __future__ import annotations
@@ -48,6 +49,8 @@ STREAMS_OF_ALL_MAX = 1024
 HIGH_WATER_BYTES = 256 * 1024
 """So much waits for the client in this process; then no worker is read for it."""
 HEAD_BYTES_MAX = 1024
+FIRST_BYTES_MAX = 64 * 1024
+"""A client says no more than its first frame before the worker has answered (``FIRST_FRAME_BYTES``)."""
 FIND_S = 5.0
 CATCH_UP_S = 5.0
 PROVE_AGAIN_S = 5.0
@@ -91,7 +94,8 @@ class WorkerRelay(RelayEnd, asyncio.Protocol):
     def __init__(self, relays: WorkerRelays, request: web.Request, only: str | None) -> None:
         loop = asyncio.get_running_loop()
         super().__init__("the client", False, GATEWAY_LIMITS, self._stream_came, relays.ended, loop.time)
-        assert request.transport is not None, "a request that is being answered has its connection"
+        if request.transport is None:
+            raise PeerGone("the client has left")
         self._relays = relays
         self.only = only
         self.authorization = request.headers.get("Authorization")
@@ -145,6 +149,11 @@ class WorkerRelay(RelayEnd, asyncio.Protocol):
 
     # -- its streams
 
+    @property
+    def opening(self) -> int:
+        """The number of streams whose worker is being looked for."""
+        return len(self._opening)
+
     def _stream_came(self, stream: Stream) -> None:
         if stream.target != WORKER:
             raise NotSupported("a relay leads to no such thing", asked=stream.target[:80], found=WORKER)
@@ -161,7 +170,13 @@ class WorkerRelay(RelayEnd, asyncio.Protocol):
             if error is None:
                 stream.end()
 
-        stream.attach(first.extend, given_up)
+        def said_before(data: bytes) -> None:
+            if len(first) + len(data) > FIRST_BYTES_MAX:
+                task.cancel()
+                raise BadRequest("a stream says too much before its worker has answered", found=f"{FIRST_BYTES_MAX}")
+            first.extend(data)
+
+        stream.attach(said_before, given_up)
 
     async def _lead(self, stream: Stream, head: dict[str, Any], first: bytearray) -> None:
         try:
@@ -199,8 +214,8 @@ class WorkerRelays:
 
     @property
     def streams(self) -> int:
-        """The number of streams that are joined to a worker."""
-        return sum(len(relay.pipes) for relay in self._relays.values())
+        """The number of streams that are joined to a worker, or are about to be."""
+        return sum(len(relay.pipes) + relay.opening for relay in self._relays.values())
 
     async def serve(self, request: web.Request, only: str | None) -> web.StreamResponse:
         """Upgrade a request's connection, and serve it until it ends. Raises BadRequest, Overloaded."""
