@@ -112,10 +112,11 @@
     - TaskCancelled
     - TaskTimedOut
     - WorkerLost
+      * WorkerOverMemory (also a MemoryLimitExceeded)
       * HostLost
       * ActorDied
         + ActorRestarted
-    - MemoryLimitExceeded
+    - MemoryLimitExceeded (also a MemoryError)
     - UnpicklableResult
     - PythonMismatch
     - EnvironmentFailed
@@ -742,6 +743,14 @@ class WorkerLost(TaskError):
     """
 
 
+class MemoryLimitExceeded(TaskError, MemoryError):
+    """The work used more memory than it asked for, of the host or of a GPU, and was stopped."""
+
+
+class WorkerOverMemory(WorkerLost, MemoryLimitExceeded):
+    """A session's worker used more memory than its tasks asked for, and was stopped under the task that ran."""
+
+
 class HostLost(WorkerLost):
     """The whole host was not heard of for longer than the work's ``max_isolation_s``: the work ended there."""
 
@@ -755,10 +764,6 @@ class ActorDied(WorkerLost):
 
 class ActorRestarted(ActorDied):
     """An actor died while it ran the call, and was begun again: without the call, unless its ``retries`` say so."""
-
-
-class MemoryLimitExceeded(TaskError):
-    """The work used more host memory than it asked for and was stopped."""
 
 
 class UnpicklableResult(TaskError):

@@ -155,15 +155,25 @@ def _revive(
     """An exception of that state. ``__new__`` is that of the builtin class under it; no ``__init__`` is called."""
     builtin = next(base for base in kind.__mro__ if base.__module__ == "builtins" and issubclass(base, BaseException))
     error: BaseException = builtin.__new__(kind, *args)
-    error.args = args
+    _set(error, "args", args)
     error.__dict__.update(own)
     for name, value in fields.items():
         with contextlib.suppress(AttributeError, TypeError):  # one that __new__ alone sets
-            setattr(error, name, value)
-    error.__cause__ = cause
-    error.__context__ = context
-    error.__suppress_context__ = suppress_context
+            _set(error, name, value)
+    _set(error, "__cause__", cause)
+    _set(error, "__context__", context)
+    _set(error, "__suppress_context__", suppress_context)
     return error
+
+
+def _set(error: BaseException, name: str, value: Any) -> None:
+    """Set a slot or a field past what the class may have to say about it: some say that they are frozen."""
+    for kind in type(error).__mro__:
+        field = vars(kind).get(name)
+        if isinstance(field, (types.MemberDescriptorType, types.GetSetDescriptorType)):
+            field.__set__(error, value)
+            return
+    raise AttributeError(name)
 
 
 def raised_by_task(error: ActorGridError, exception: bytes | None) -> ActorGridError:
@@ -214,7 +224,7 @@ def _of_both(failure: TaskFailed, original: BaseException) -> TaskFailed | None:
         last: BaseException = made
         for _ in range(MAX_CAUSES):
             if last.__cause__ is None:
-                last.__cause__ = RemoteTraceback(_told(failure))
+                _set(last, "__cause__", RemoteTraceback(_told(failure)))
                 break
             last = last.__cause__
     assert isinstance(made, TaskFailed), "it was made of that class"

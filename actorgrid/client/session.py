@@ -39,6 +39,7 @@ from actorgrid.errors import (
     TransportError,
     UnknownSession,
     WorkerLost,
+    WorkerOverMemory,
     WrongToken,
 )
 from actorgrid.import_environment import of_this_process
@@ -577,19 +578,19 @@ def _with_ending(error: WorkerLost, ending: dict[str, Any]) -> WorkerLost:
     """The loss with the signal or exit code, and the last that the worker said."""
     code, number, stderr = ending.get("exit_code"), ending.get("signal"), str(ending.get("stderr") or "")
     how = how_it_ended(code, number) + for_want_of_memory(int(ending.get("oom_kills") or 0))
+    kind, hint = WorkerLost, error.hint
+    if number == signal.SIGKILL or ending.get("reason") == "shim":
+        hint = "if nobody killed it, the host ran out of memory (dmesg tells); ask for enough with memory="
     if ending.get("reason") == "shim":
         how = "killed together with its shim"
     elif ending.get("reason") == "memory":
-        how = "killed for using more memory than it asked for (memory=)"
+        how, kind = "killed for using more memory than it asked for (memory=)", WorkerOverMemory
+        hint = "ask for more with memory="
     elif str(ending.get("reason")).startswith("gpu_memory"):
-        how = "killed for using more memory of a GPU than it asked for (gpu_memory=)"
-    said = last_lines(stderr)
-    hint = error.hint
-    if str(ending.get("reason")).startswith("gpu_memory"):
+        how, kind = "killed for using more memory of a GPU than it asked for (gpu_memory=)", WorkerOverMemory
         hint = "ask for more with gpu_memory=; a process's own share of the driver counts, too"
-    elif number == signal.SIGKILL or ending.get("reason") in ("shim", "memory"):
-        hint = "if nobody killed it, the host ran out of memory (dmesg tells); ask for enough with memory="
-    return WorkerLost(
+    said = last_lines(stderr)
+    return kind(
         f"{error.message}: {how}",
         found=f"{error.found}" + (f"; its last words: {said}" if said else "; it said nothing on stderr"),
         hint=hint,

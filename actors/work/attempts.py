@@ -22,6 +22,7 @@ from actorgrid.actors.ledger.commands import EndAttempt, StartAttempt, TakeSucce
 from actorgrid.actors.ledger.commands.jobs import BEHIND_SINCE
 from actorgrid.actors.ledger.record_types import NO_JOB, AllocationRecord, JobRecord
 from actorgrid.actors.ledger.records import END_FACTS, isolation_of
+from actorgrid.endings import STDERR_READ_BYTES
 from actorgrid.errors import (
     ActorGridError,
     DependencyFailed,
@@ -50,7 +51,6 @@ from .outcomes import (
     GANG,
     GIVEN_BACK,
     PREEMPTED,
-    STDERR_TAIL_BYTES,
     SUPERSEDED,
     outcome_of,
     outcome_of_lost,
@@ -556,7 +556,7 @@ class HostAttempts:
         spec = directory.read_spec() or lost_spec(directory.attempt_id)
         size = directory.output_size("stderr")
         try:
-            tail = directory.read_output("stderr", max(0, size - STDERR_TAIL_BYTES), STDERR_TAIL_BYTES)
+            tail = directory.read_output("stderr", max(0, size - STDERR_READ_BYTES), STDERR_READ_BYTES)
         except NotARegularFile as error:
             tail = f"[actorgrid: {error}]".encode()
         result = result_of(directory, status) if spec["kind"] == "function" else None

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from actorgrid.endings import for_want_of_memory, how_it_ended, last_lines
+from actorgrid.endings import end_of, for_want_of_memory, how_it_ended, last_lines
 from actorgrid.errors import (
     ActorGridError,
     ContainerFailed,
@@ -186,14 +186,14 @@ def _judge_exit(
     scarce = for_want_of_memory(int(status.get("oom_kills") or 0))
     how = f"was {how_it_ended(None, number)}{scarce}" if number is not None else f"left with status {code}"
     missing = " without a result" if spec["kind"] == "function" else ""
-    stderr = stderr_tail[-STDERR_TAIL_BYTES:].decode("utf-8", "replace")
+    said = stderr_tail.decode("utf-8", "replace")
     error = TaskFailed(
         f"{what} {how}{missing}",
-        found=f"the last on stderr: {last_lines(stderr)}" if stderr.strip() else "",
+        found=f"the last on stderr: {last_lines(said)}" if said.strip() else "",
         hint=f"actorgrid logs {spec['job_id']}",
         exit_code=code,
         signal=number,
-        stderr=stderr,
+        stderr=end_of(said, STDERR_TAIL_BYTES),
     )
     return "failed", True, error
 

@@ -9,12 +9,13 @@ from typing import TypedDict
 import msgpack
 
 from actorgrid.actors.files.untrusted_files import open_to_write, read_whole
+from actorgrid.endings import STDERR_READ_BYTES, end_of
 from actorgrid.errors import NotARegularFile
 
 from .attempt_dir import AttemptDir, is_id
 from .work_records import WorkerLease, lease_of
 
-STDERR_TAIL_BYTES = 2048
+STDERR_TAIL_BYTES = 8192
 LEASE_BYTES_MAX = 2**20
 
 
@@ -29,7 +30,10 @@ class WorkerEnding(TypedDict):
     oom_kills: int
     """Of one that SIGKILL ended: how many processes of its host the kernel killed for want of memory meanwhile."""
     stderr: str
-    """The last of what it wrote to descriptor 2 under that lease, at most 2 KiB."""
+    """The last of what it wrote to descriptor 2 under that lease, at most 8,192 characters.
+
+    Of a crash of Python, what it says of the thread that crashed.
+    """
 
 
 UNKNOWN: WorkerEnding = {"ended": False, "reason": "", "exit_code": None, "signal": None, "oom_kills": 0, "stderr": ""}
@@ -51,9 +55,9 @@ def ending_of(workers_dir: Path, worker_id: str, lease_id: str) -> WorkerEnding:
         return UNKNOWN
     status = status or {"reason": "shim"}
     size = directory.output_size("stderr")
-    start = max(lease.get("stderr_from", 0), size - STDERR_TAIL_BYTES)
+    start = max(lease.get("stderr_from", 0), size - STDERR_READ_BYTES)
     try:
-        said = directory.read_output("stderr", start, STDERR_TAIL_BYTES)
+        said = directory.read_output("stderr", start, STDERR_READ_BYTES)
     except NotARegularFile:
         said = b""
     return {
@@ -62,7 +66,7 @@ def ending_of(workers_dir: Path, worker_id: str, lease_id: str) -> WorkerEnding:
         "exit_code": status.get("exit_code"),
         "signal": status.get("signal"),
         "oom_kills": int(status.get("oom_kills") or 0),
-        "stderr": said.decode("utf-8", "replace"),
+        "stderr": end_of(said.decode("utf-8", "replace"), STDERR_TAIL_BYTES),
     }
 
 

@@ -101,6 +101,53 @@ def test_the_users_own_modules_go_by_value_and_what_a_worker_can_import_by_name(
     }
 
 
+SLOTTED = """
+import dataclasses, json, sys
+import actorgrid
+@dataclasses.dataclass(slots=True)
+class Point:
+    x: int
+    y: int = 2
+class Private:
+    __slots__ = ("__hidden", "shown")
+    def __init__(self): self.__hidden, self.shown = 1, 2
+    def told(self): return self.__hidden + self.shown
+class Odd(Exception):
+    __slots__ = ("place",)
+    def __init__(self, place): self.place = place
+    def __setattr__(self, name, value):
+        if hasattr(self, "place"): raise AttributeError("it is frozen")
+        super().__setattr__(name, value)
+def fails(): raise Odd(5)
+def moved(point): return Point(point.x + 1)
+def no_dictionary(value): return not hasattr(value, "__dict__")
+with actorgrid.connect(sys.argv[1], sys.argv[2]) as client:
+    found = [
+        dataclasses.asdict(client.submit(moved, Point(3)).result(30)),
+        client.submit(Private).result(30).told(),
+        client.submit(no_dictionary, Point(3)).result(30),
+    ]
+    try:
+        client.submit(fails).result(30)
+    except Odd as error:
+        found.append(error.place)
+print(json.dumps(found))
+"""
+
+
+def test_classes_with_slots_go_to_a_worker_and_come_back(host: StandIn, tmp_path: Path) -> None:
+    (tmp_path / "main.py").write_text(SLOTTED)
+    done = subprocess.run(
+        [sys.executable, str(tmp_path / "main.py"), host.url, host.token],
+        env={**os.environ, "PYTHONPATH": str(Path(actorgrid.__file__).resolve().parents[1])},
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout) == [{"x": 4, "y": 2}, 3, True, 5]
+
+
 # -- distributions
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from actorgrid.endings import LAST_CHARS, for_want_of_memory, how_it_ended, last_lines
+from actorgrid.endings import LAST_CHARS, crash_of, end_of, for_want_of_memory, how_it_ended, last_lines
 from actorgrid.errors import ActorGridError, TaskTimedOut, error_from_dict
 
 
@@ -25,6 +25,38 @@ def test_the_last_words_are_the_last_lines_and_of_a_crash_its_first() -> None:
         + "  File b\n" * 9
     )
     assert last_lines(crash, lines=2) == "Fatal Python error: Aborted | File a"
+
+
+OF_A_WORKER = """Thread 0x2 (most recent call first):
+  File "/usr/lib/python3/threading.py", line 1 in run
+
+Current thread 0x1 (most recent call first):
+  File "/usr/lib/python3/ctypes/__init__.py", line 519 in string_at
+  File "/home/ann/train.py", line 3 in load
+  File "/site-packages/actorgrid/actors/work/worker.py", line 426 in _run_one
+  File "<string>", line 1 in <module>
+
+Extension modules: one, two (total: 2)
+"""
+
+
+def test_of_a_crash_the_thread_that_crashed_is_told_without_what_is_not_the_users() -> None:
+    frames = [
+        'File "/usr/lib/python3/ctypes/__init__.py", line 519 in string_at',
+        'File "/home/ann/train.py", line 3 in load',
+    ]
+    headline = "Fatal Python error: Segmentation fault"
+    assert crash_of(f"noise\n{headline}\n\n{OF_A_WORKER}") == [headline, *frames]
+    assert crash_of(f"n error: Segmentation fault\n\n{OF_A_WORKER}") == frames  # its beginning was not read
+    assert crash_of(f"{OF_A_WORKER}\n{headline}\n") == [headline]
+    assert crash_of("a task that failed\n") == []
+    assert last_lines(OF_A_WORKER) == " | ".join(frames)
+
+
+def test_what_is_kept_of_a_crash_is_where_it_was_and_else_the_end() -> None:
+    assert end_of("short", 100) == "short"
+    assert end_of("x" * 200 + "end", 10) == "xxxxxxxend"
+    assert end_of("noise " * 100 + "\n" + OF_A_WORKER, 200).startswith('File "/usr/lib/python3/ctypes')
 
 
 def test_a_time_limit_is_the_timeout_that_python_knows() -> None:

@@ -22,6 +22,7 @@ from actorgrid.errors import (
     ActorGridError,
     BadRequest,
     DependencyFailed,
+    MemoryLimitExceeded,
     StartFailed,
     StateTypeConflict,
     TaskFailed,
@@ -29,6 +30,7 @@ from actorgrid.errors import (
     TooManyGpus,
     UnknownJob,
     UnknownKey,
+    WorkerLost,
     WrongState,
 )
 from tests.client.stand_in import wait_until
@@ -206,6 +208,19 @@ def test_a_gpu_task_sees_exactly_its_device(client: Client) -> None:
 
 def test_session_tasks_in_thousands(client: Client) -> None:
     assert list(client.map(add, range(3000), range(3000))) == [2 * n for n in range(3000)]
+
+
+def fill_memory() -> None:
+    held = []
+    while True:
+        held.append(bytearray(10_000_000))
+
+
+def test_a_session_task_over_its_memory_is_told_so_by_the_same_name_as_a_job(client: Client) -> None:
+    with pytest.raises(MemoryLimitExceeded, match=r"more memory than it asked for \(memory=\)") as caught:
+        client.submit(fill_memory, memory="200MiB", retries=0).result(120)
+    assert isinstance(caught.value, WorkerLost) and isinstance(caught.value, MemoryError)
+    assert caught.value.hint == "ask for more with memory="
 
 
 def test_a_decorated_function_is_itself_here_and_a_task_there(cluster: LocalCluster) -> None:

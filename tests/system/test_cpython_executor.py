@@ -1,12 +1,14 @@
 """CPython's own tests of executors, with a client in place of its pools: those that come with the running Python.
 
-What does not apply is named below, with the reason.
+Distributions often leave them out. ``CPYTHON_TESTS=DIR`` names a ``Lib/test`` of the same version to take them from,
+such as that of Debian's ``libpython3.11-testsuite``. What does not apply is named below, with the reason.
 """
 
 from __future__ import annotations
 
 import gc
 import importlib
+import os
 import types
 import unittest
 from collections.abc import Iterator
@@ -38,6 +40,8 @@ NOT_APPLICABLE = {
 
 def _mixins() -> dict[str, Any]:
     """The suite's classes by name; where it is one module, all from there. Raises ImportError."""
+    if "CPYTHON_TESTS" in os.environ:
+        importlib.import_module("test").__path__.append(os.environ["CPYTHON_TESTS"])
     suite = importlib.import_module(SUITE)
     one = not hasattr(suite, "__path__")
     return {
@@ -48,7 +52,7 @@ def _mixins() -> dict[str, Any]:
 try:
     FOUND, WHY = _mixins(), ""
 except ImportError as error:
-    FOUND, WHY = {}, f"this Python comes without {SUITE}: {error}"
+    FOUND, WHY = {}, f"this Python comes without {SUITE} (CPYTHON_TESTS=DIR says where it is): {error}"
 
 CASES = [
     (name, method)
