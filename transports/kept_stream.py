@@ -163,6 +163,7 @@ class KeptStream:
         """
         self._confirm(their_received)
         self._untaken = 0
+        self.ended = False  # its end comes again, too
         self._held.clear()
         self.out.clear()
         self._told = self.received

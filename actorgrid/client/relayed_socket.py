@@ -72,12 +72,16 @@ class RelayedSocket:
 
     def wants_stream(self, now: float) -> bool:
         """Whether it has none, and may ask for one by now."""
-        return self._stream is None and not self.is_over and now >= self._try_at
+        return self._wants_stream and now >= self._try_at
 
     @property
     def try_at(self) -> float:
         """When it may ask for a stream; never, while it has one or is over."""
-        return float("inf") if self._stream is not None or self.is_over else self._try_at
+        return self._try_at if self._wants_stream else float("inf")
+
+    @property
+    def _wants_stream(self) -> bool:
+        return self._stream is None and not self.is_over and self.failure is None
 
     def away_for_s(self, now: float) -> float:
         """Seconds for which there has been no connection."""
@@ -94,10 +98,12 @@ class RelayedSocket:
         self._pump_out()
 
     def fail(self, error: ActorGridError | TransportError) -> None:
-        """Be over, for that reason."""
-        if not self.is_over:
-            self.failure = error
-            self._finish()
+        """Be over, for that reason, as soon as the user has what came before: the worker was told that it arrived."""
+        if self.is_over or self.failure is not None:
+            return
+        self.failure = error
+        self._leave_stream()
+        self._pump_in()
 
     def close(self) -> None:
         """Be over; the worker is told, if it can be."""
@@ -162,7 +168,7 @@ class RelayedSocket:
         if self._stream is not None and self._unconsumed:
             self._stream.consumed(self._unconsumed)
         self._unconsumed = 0
-        if self._kept.ended:
+        if self._kept.ended or self.failure is not None:
             self._finish()
         else:
             self._watch()
@@ -220,7 +226,7 @@ class RelayedSocket:
             self._watch()
 
     def _watch(self) -> None:
-        wants = self._kept.room > 0 and len(self._kept.out) < UNSENT_BYTES_MAX
+        wants = self._kept.room > 0 and len(self._kept.out) < UNSENT_BYTES_MAX and self.failure is None
         read, write = self._read if wants else None, self._pump_in if self._to_inner else None
         if read is None and write is None:
             self._loop.unwatch(self._inner.fileno())
@@ -229,10 +235,13 @@ class RelayedSocket:
 
     def _finish(self) -> None:
         self.is_over = True
+        self._leave_stream()
+        self._loop.unwatch(self._inner.fileno())
+        self._inner.close()
+
+    def _leave_stream(self) -> None:
         stream, self._stream = self._stream, None
         if stream is not None:
             stream.end()
             if not stream.over:
                 stream.attach(lambda data: stream.consumed(len(data)), lambda _error: None)
-        self._loop.unwatch(self._inner.fileno())
-        self._inner.close()

@@ -26,6 +26,19 @@ from actorgrid.transports.kept_stream import (
 )
 
 
+def test_an_end_that_came_before_the_connection_broke_comes_again() -> None:
+    near, far = KeptStream(), KeptStream()
+    far.write(b"last")
+    far.end()
+    assert near.feed(bytes(far.out)) == b"last"
+    assert near.ended
+    near.connect(0)  # nobody had taken it
+    far.connect(near.received)
+    assert not near.ended
+    assert near.feed(bytes(far.out)) == b"last"
+    assert near.ended
+
+
 def segment(kind: int, body: bytes) -> bytes:
     return bytes([kind]) + len(body).to_bytes(4, "big") + body
 

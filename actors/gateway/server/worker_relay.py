@@ -181,7 +181,10 @@ class WorkerRelay(RelayEnd, asyncio.Protocol):
     async def _lead(self, stream: Stream, head: dict[str, Any], first: bytearray) -> None:
         try:
             path = await self._relays.worker_path(str(head.get("lease_id")), self.only)
-            local = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_NONBLOCK | socket.SOCK_CLOEXEC)
+            try:
+                local = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_NONBLOCK | socket.SOCK_CLOEXEC)
+            except OSError as error:
+                raise Overloaded(f"this host can open no more connections: {error.strerror}") from error
             try:
                 local.connect(path)
             except OSError as error:
