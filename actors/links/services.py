@@ -41,6 +41,7 @@ from ..work.messages import (
     EndAllWork,
     FindWorker,
     LeaseOutput,
+    ObjectStoreWanted,
     ReportObjects,
     StartDelay,
     TellWorkerEnd,
@@ -294,6 +295,7 @@ class Services:
 
     async def _attach_lease(self, _asker: str, fields: Fields) -> Fields:
         lease_id = _text(fields, "lease_id")
+        self._server.cast("worker_manager", ObjectStoreWanted())  # of its session this host has heard nothing else
         grant: Fields = await self._server.call("worker_manager", AttachLease(lease_id), ATTACH_S)
         self._relays.serves(lease_id, str(grant["socket_path"]))
         return grant

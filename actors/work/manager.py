@@ -212,7 +212,6 @@ class WorkerManager(LedgerFollower):
 
     @handles(AttachLease)
     async def _attach_lease(self, request: AttachLease) -> dict[str, Any]:
-        self._objects.want()  # the session may be one of another host, and its large values lie where they are used
         return await self._leases.attach(request.lease_id)
 
     @handles(FindWorker)
