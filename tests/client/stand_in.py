@@ -123,6 +123,8 @@ class StandIn:
 
     def close(self) -> None:
         self.shut()
+        with self._lock:  # a request that is being served may be about to start one more
+            self.workers_max = 0
         for worker in [*self.leases.values(), *self._spare]:
             worker.stop()
         self._folder.cleanup()
