@@ -195,17 +195,17 @@ def bring_along(body: bytes, held: Sequence[Held], bytes_max: int) -> bytes:
     """
     if not held:
         return body
-    size = len(body) + sum(each.key.size for each in held)
+    each_once = {tuple(each.key): each for each in held}  # a reference may be part of a value several times
+    size = len(body) + sum(each.key.size for each in each_once.values())
     if size > bytes_max:
         raise UnpicklableFunction(
             f"{size} bytes are too much to send to a worker of another host",
             asked=f"at most {bytes_max} bytes",
             hint="run it on the client's host, where large values are shared; or write them to a file that both see",
         )
-    brought = {tuple(each.key): bytes(each.space.read(each.key).view) for each in held}
-    only = held[0]
-    if len(held) == 1 and body == stand_in(only):
-        return pickle.dumps(_Whole(brought[tuple(only.key)]), 5)
+    brought = {key: bytes(each.space.read(each.key).view) for key, each in each_once.items()}
+    if len(brought) == 1 and body == stand_in(held[0]):
+        return pickle.dumps(_Whole(*brought.values()), 5)
     return pickle.dumps(_Along(body, brought), 5)
 
 

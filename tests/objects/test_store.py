@@ -100,6 +100,9 @@ def test_values_are_brought_along_to_who_is_not_at_the_store(space: ObjectSpace)
     found = pickle.loads(stored.bring_along(stored.stand_in(whole), (whole,), 10 * MIB))
     assert np.array_equal(found["a"], first) and not found["a"].flags.writeable
     assert stored.bring_along(b"small", (), 1) == b"small"
+    twice = pickle.dumps([stored.StandIn(other), stored.StandIn(other)], 5)
+    brought = stored.bring_along(twice, (other, other), 3 * MIB)  # it goes once, and counts once
+    assert all(np.array_equal(each, second) for each in pickle.loads(brought))
     with pytest.raises(UnpicklableFunction, match="too much to send to a worker of another host"):
         stored.bring_along(stored.stand_in(other), (other,), MIB)
 
