@@ -69,7 +69,7 @@ def light_peers(runs: int) -> Iterator[Figure]:
         ("BEAM {version}", _beam, "one scheduler"),
         (
             "asyncio {version}",
-            lambda: run_program([sys.executable, str(HERE / "peer_light_asyncio.py")], RUN_S),
+            lambda: run_program([sys.executable, "-m", "tests.bench.peer_light_asyncio"], RUN_S),
             "a task and a queue each; a tenth of the work",
         ),
         (

@@ -11,11 +11,12 @@ import gc
 import json
 import sys
 import time
-from collections.abc import Callable
 from typing import Any
 
 from actorgrid.hotpath.light import LIGHT_COMPILED
 from actorgrid.supervisors.process import NO_REPLY, GenServer, Pid, Process, Shard, ShardHost
+
+from .stopwatch import Stopwatch, resident_bytes
 
 MESSAGES = 2_000_000
 RING = 1_000
@@ -106,24 +107,6 @@ class Late(GenServer):
     def handle_info(self, due: float) -> None:
         self.late.append(time.monotonic() - due)
         self.left -= 1
-
-
-class Stopwatch:
-    """By the clock and by the CPU."""
-
-    def __init__(self) -> None:
-        self.began, self.cpu = time.perf_counter(), time.process_time()
-
-    def note(self, found: dict[str, Any], name: str, figure: Callable[[float], float]) -> None:
-        """Note what *figure* makes of the seconds since the start."""
-        cpu, took = time.process_time() - self.cpu, time.perf_counter() - self.began
-        found[name] = figure(took)
-        found.setdefault("cpu", {})[name] = figure(cpu)
-
-
-def resident_bytes() -> int:
-    with open("/proc/self/statm", encoding="ascii") as statm:
-        return int(statm.read().split()[1]) * 4096
 
 
 def idle(shard: Shard, found: dict[str, Any], name: str, count: int) -> None:

@@ -1,23 +1,18 @@
-"""``python peer_light_asyncio.py``: tasks of asyncio with a queue each, given light processes' work; in JSON."""
+"""``python -m tests.bench.peer_light_asyncio``: tasks of asyncio with queues, given light processes' work; in JSON."""
 
 from __future__ import annotations
 
 import asyncio
 import json
 import sys
-import time
-from collections.abc import Callable
 from typing import Any
+
+from .stopwatch import Stopwatch, resident_bytes
 
 MESSAGES = 200_000
 RING = 1_000
 CALLS = 100_000
 PROCESSES = 100_000
-
-
-def resident_bytes() -> int:
-    with open("/proc/self/statm", encoding="ascii") as statm:
-        return int(statm.read().split()[1]) * 4096
 
 
 async def node(inbox: asyncio.Queue[int], following: asyncio.Queue[int], done: asyncio.Event) -> None:
@@ -39,18 +34,6 @@ async def call(to: asyncio.Queue[Any], request: Any) -> Any:
     answer = asyncio.get_running_loop().create_future()
     to.put_nowait((request, answer))
     return await answer
-
-
-class Stopwatch:
-    """By the clock and by the CPU."""
-
-    def __init__(self) -> None:
-        self.began, self.cpu = time.perf_counter(), time.process_time()
-
-    def note(self, found: dict[str, Any], name: str, figure: Callable[[float], float]) -> None:
-        cpu, took = time.process_time() - self.cpu, time.perf_counter() - self.began
-        found[name] = figure(took)
-        found.setdefault("cpu", {})[name] = figure(cpu)
 
 
 async def passed_round(size: int, found: dict[str, Any], name: str) -> None:
