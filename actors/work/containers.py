@@ -12,16 +12,21 @@ import hashlib
 import os
 import shutil
 import subprocess  # nosec B404 - removes a container by its name
+import time
 from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 from actorgrid.container_words import RUNTIMES, ContainerWish, Mount
 from actorgrid.errors import ContainerFailed
 
+from .linux import MARK_ATTEMPT, MARK_HOST
 from .work_records import WorkSpec
 
 OFF = "off"
 REMOVE_S = 20.0
+"""How long the removal of a container may take before it is left."""
+REMOVE_TRIES = 3
+LOOK_AGAIN_S = 0.02
 _HOSTS_OWN = frozenset({"PATH", "HOME", "USER", "LOGNAME", "SHELL", "TMPDIR", "LD_LIBRARY_PATH", "PYTHONHOME"})
 """Variables that mean something on the host only; the image has its own."""
 _OF_HOST = ("LC_", "CONTAINERS_", "DOCKER_", "APPTAINER", "SINGULARITY")
@@ -174,36 +179,71 @@ def in_container(spec: WorkSpec) -> list[str]:
     return container_command(runtime, wish, spec, host["name"], host["gpus"])
 
 
-def begin_removal(spec: WorkSpec) -> subprocess.Popen[bytes] | None:
-    """Begin to end and remove the container of a spec: of docker it would live on, of podman its name would.
+class ContainerRemoval:
+    """The end and removal of the container of a spec: of docker it would live on, of podman its name would.
 
-    ``None`` where it has none that could be left.
+    A podman whose monitor was killed too (conmon) fails to remove the container at first, having noted by then that it
+    is stopped, and removes it when it is asked again: so a removal that fails is repeated, a few times.
     """
+
+    def __init__(self, spec: WorkSpec) -> None:
+        self._command = _removal_of(spec)
+        # Without the attempt's marks: whatever still carries them is ended as what the attempt has left behind.
+        self._env = {name: value for name, value in spec["env"].items() if name not in (MARK_ATTEMPT, MARK_HOST)}
+        self._tries = 0
+        self._running: subprocess.Popen[bytes] | None = None
+
+    def is_over(self) -> bool:
+        """Whether nothing more is to be done; begins what is to be done next. Never waits."""
+        if self._running is not None:
+            ended = self._running.poll()
+            if ended is None:
+                return False
+            if ended == 0 or self._tries >= REMOVE_TRIES:
+                return True
+        return not self._begin()
+
+    def give_up(self) -> None:
+        """End the removal that runs. Never raises."""
+        self._tries = REMOVE_TRIES
+        if self._running is not None:
+            self._running.kill()
+
+    def _begin(self) -> bool:
+        if self._command is None:
+            return False
+        self._tries += 1
+        try:
+            self._running = subprocess.Popen(  # nosec B603 - a fixed command line
+                self._command,
+                env=self._env,
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,
+                stderr=subprocess.DEVNULL,
+                cwd="/",
+            )
+        except OSError:
+            return False
+        return True
+
+
+def _removal_of(spec: WorkSpec) -> list[str] | None:
     host = spec.get("container")
     if not host:
         return None
     try:
         runtime = find_runtime(host["wish"].get("runtime", ""), host["allowed"], spec["env"].get("PATH", os.defpath))
-        if runtime.name == "apptainer":
-            return None  # it is one of the work's own processes
-        return subprocess.Popen(  # nosec B603 - a fixed command line
-            [runtime.path, "rm", "--force", host["name"]],
-            env=dict(spec["env"]),
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.DEVNULL,
-            cwd="/",
-        )
-    except (OSError, ContainerFailed):
+    except ContainerFailed:
         return None
+    # A container of apptainer is one of the work's own processes.
+    return None if runtime.name == "apptainer" else [runtime.path, "rm", "--force", host["name"]]
 
 
 def remove_container(spec: WorkSpec) -> None:
-    """End and remove the container of a spec; returns when that is done, or takes too long."""
-    removal = begin_removal(spec)
-    if removal is not None:
-        try:
-            removal.wait(REMOVE_S)
-        except subprocess.TimeoutExpired:
-            removal.kill()
-            removal.wait()
+    """End and remove the container of a spec; returns when that is done, or takes longer than REMOVE_S."""
+    removal = ContainerRemoval(spec)
+    until_s = time.monotonic() + REMOVE_S
+    while not removal.is_over():
+        if time.monotonic() >= until_s:
+            removal.give_up()
+        time.sleep(LOOK_AGAIN_S)

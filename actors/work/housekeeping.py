@@ -14,7 +14,7 @@ from actorgrid.supervisors.server import Server
 
 from ..ledger.attempt_ids import job_of
 from .attempt_dir import AttemptDir, is_id
-from .containers import REMOVE_S, begin_removal
+from .containers import REMOVE_S, ContainerRemoval
 from .containment import RECORD, end_left, read_record, remove_record, unrecorded
 from .groups import groups_of
 from .process_tree import find_marked
@@ -46,11 +46,11 @@ async def end_marked(server: Server, host_tag: str, directory: AttemptDir) -> No
             say_at_s += SAY_AGAIN_S
         await server.sleep(LOOK_AGAIN_S)
     spec = directory.read_spec()
-    removal = None if spec is None else begin_removal(spec)
-    until = server.runtime.monotonic() + REMOVE_S
-    while removal is not None and removal.poll() is None:
-        if server.runtime.monotonic() >= until:
-            removal.kill()
+    removal = None if spec is None else ContainerRemoval(spec)
+    until_s = server.runtime.monotonic() + REMOVE_S
+    while removal is not None and not removal.is_over():
+        if server.runtime.monotonic() >= until_s:
+            removal.give_up()
         await server.sleep(LOOK_AGAIN_S)
 
 

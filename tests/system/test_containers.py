@@ -122,5 +122,5 @@ def test_nothing_of_a_container_lives_after_its_end(shared_agent: Agent, env: di
     os.kill(shims[0], signal.SIGKILL)
     assert client.wait(killed, 60)["state"] in ("failed", "lost")
     until(lambda: not sleeping(), "what its shim left is ended", 60)
-    left = json.loads(podman(env, "ps", "--format", "json").stdout or "[]")
+    left = json.loads(podman(env, "ps", "--all", "--format", "json").stdout or "[]")
     assert left == []

@@ -21,6 +21,7 @@ from actorgrid.actors.work.environment import by_vendor
 from actorgrid.client.options import options_of
 from actorgrid.container_words import MOUNTS_MAX, is_container, is_image, mount_of
 from actorgrid.errors import BadRequest, ContainerFailed
+from tests.processes import until
 
 ENV = {"PATH": "/usr/bin", "HOME": "/root", "CUDA_VISIBLE_DEVICES": "GPU-1", "SECRET": "s3cret", "LC_ALL": "C"}
 WISH: dict[str, Any] = {"image": "docker.io/library/python:3.12", "mounts": [mount_of("/data:/in:ro"), mount_of("/w")]}
@@ -169,3 +170,27 @@ def test_a_stub_of_a_runtime_is_run_with_the_works_variables(tmp_path: Path) -> 
     in_container(asked)
     assert asked["env"]["APPTAINERENV_SECRET"] == "s3cret" and "APPTAINERENV_PATH" not in asked["env"]
     containers.remove_container(asked)  # of apptainer nothing is left that has a name
+
+
+def test_a_removal_that_fails_is_repeated_and_is_nothing_that_the_attempt_left_behind(tmp_path: Path) -> None:
+    stub = tmp_path / "podman"
+    stub.write_text(f'#!/bin/sh\necho "$@ of [$ACTORGRID_ATTEMPT]" >> {tmp_path}/said\ntest -e {tmp_path}/done\n')
+    stub.chmod(0o755)
+    asked = spec(env={**ENV, "PATH": f"{tmp_path}:/usr/bin:/bin", "ACTORGRID_ATTEMPT": "j.1", "ACTORGRID_HOST": "h"})
+    asked["container"]["wish"] = {"image": "x"}
+    containers.remove_container(asked)
+    assert (tmp_path / "said").read_text() == "rm --force n1 of []\n" * containers.REMOVE_TRIES
+    (tmp_path / "done").touch()
+    containers.remove_container(asked)
+    assert len((tmp_path / "said").read_text().splitlines()) == containers.REMOVE_TRIES + 1
+
+
+def test_a_removal_that_does_not_end_is_given_up(tmp_path: Path) -> None:
+    (tmp_path / "podman").write_text("#!/bin/sh\nexec sleep 1000\n")
+    (tmp_path / "podman").chmod(0o755)
+    asked = spec(env={**ENV, "PATH": f"{tmp_path}:/usr/bin:/bin"})
+    asked["container"]["wish"] = {"image": "x"}
+    removal = containers.ContainerRemoval(asked)
+    assert not removal.is_over() and not removal.is_over()
+    removal.give_up()
+    until(removal.is_over, "the removal is over")
