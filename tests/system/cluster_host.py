@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
 import random
 import socket
 import subprocess
 import sys
+import tempfile
 from contextlib import ExitStack, closing
+from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 from actorgrid.client.find import locate
 from actorgrid.client.http import AdminHttp
@@ -20,16 +23,34 @@ ADDRESS = "127.0.0.1"
 PORTS = 5
 
 
+_reserved: set[int] = set()
+
+
+@cache
+def _reservations() -> BinaryIO:
+    """A file whose bytes are locked, one for each five ports that some test process on this machine counts on."""
+    return open(Path(tempfile.gettempdir()) / "actorgrid-test-ports", "ab")
+
+
 def free_base_port() -> int:
-    """A port with four free ones behind it, below those that the kernel gives to connections that go out."""
+    """A port with four free ones behind it, below those that the kernel gives to connections that go out.
+
+    They stay this process's own as long as it lives: a host that is stopped, or not yet started, finds them free.
+    """
     for _ in range(100):
-        base = random.randrange(10_000, 32_000)
+        base = random.randrange(10_000, 32_000, PORTS)
+        if base in _reserved:
+            continue  # a process may take its own lock again
         with ExitStack() as held:
             try:
+                fcntl.lockf(_reservations(), fcntl.LOCK_EX | fcntl.LOCK_NB, 1, base)
                 for offset in range(PORTS):
                     held.enter_context(socket.create_server((ADDRESS, base + offset)))
+                    datagrams = held.enter_context(socket.socket(socket.AF_INET, socket.SOCK_DGRAM))
+                    datagrams.bind((ADDRESS, base + offset))
             except OSError:
                 continue
+            _reserved.add(base)
             return base
     raise AssertionError("no five free ports in a row")
 
