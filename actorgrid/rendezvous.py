@@ -13,7 +13,7 @@ from hashlib import blake2b
 
 def ranked(purpose: str, names: Iterable[str]) -> list[str]:
     """*names* in the order in which they are to serve *purpose*."""
-    return sorted(names, key=lambda name: (_rank(purpose, name), name))
+    return sorted(names, key=lambda name: (rank_of(purpose, name), name))
 
 
 def relays_between(purpose: str, site: str, other: str, names: Iterable[str]) -> list[str]:
@@ -28,5 +28,6 @@ def opposite(ours: Sequence[str], me: str, theirs: Sequence[str]) -> str | None:
     return theirs[ours.index(me) % len(theirs)]
 
 
-def _rank(purpose: str, name: str) -> bytes:
+def rank_of(purpose: str, name: str) -> bytes:
+    """A name's rank for a purpose: 8 bytes, as good as chance."""
     return blake2b(f"{purpose}\0{name}".encode(), digest_size=8).digest()

@@ -66,7 +66,8 @@ class Balancer:
         """By host."""
         self.unreachable: frozenset[str] = frozenset()
         """Hosts that get a request only when no other is suitable."""
-        self._stale_s = stale_s
+        self.stale_s = stale_s
+        """How long what was heard of a host counts for known."""
         self._fade_s = fade_s
         self._sent: dict[str, _SentHere] = {}  # by host
         self._in_flight: dict[str, int] = {}  # by target
@@ -122,7 +123,7 @@ class Balancer:
         """Whether the host's load was heard of lately."""
         history = self.histories.get(host)
         newest = None if history is None else history.newest
-        return newest is not None and now - newest.at <= self._stale_s
+        return newest is not None and now - newest.at <= self.stale_s
 
     def host_load(self, host: str, now: float) -> float | None:
         """The load to expect on a host: what was predicted, and what we have sent since; ``None``: not known."""

@@ -12,6 +12,9 @@ PUBLISH_S = 1.0
 """A load that changed is told at most this often."""
 REFRESH_S = 5.0
 """One that did not is told this often, so that others can tell an idle host from one that is cut off."""
+TOLD_A_SECOND_MAX = 100
+"""By all hosts together, when all change: every host writes down what each tells. In a larger cluster each tells less
+often, and what was told counts for as much longer."""
 CHANGE = 0.15
 """A share that moved by so much has changed."""
 CPUS_MAX, COUNT_MAX = 1 << 20, 1 << 30
@@ -43,14 +46,19 @@ def load_in_requests(load: HostLoad) -> float:
     return max(load["cpu"] * load["cpus"], float(load["attempts"])) + load["waiting"]
 
 
-def is_worth_telling(told: HostLoad | None, now: HostLoad) -> bool:
-    """Whether to tell *now*, of a host that has told *told* last."""
+def times_longer(hosts: int) -> float:
+    """How many times longer than ``PUBLISH_S`` and ``REFRESH_S`` each of so many hosts waits before it tells again."""
+    return max(1.0, hosts * PUBLISH_S / TOLD_A_SECOND_MAX)
+
+
+def is_worth_telling(told: HostLoad | None, now: HostLoad, hosts: int) -> bool:
+    """Whether to tell *now*, of one of *hosts* that has told *told* last."""
     if told is None:
         return True
-    passed_s = now["at"] - told["at"]
-    if not 0 <= passed_s < REFRESH_S:  # also when the clock was set back
+    passed_s, longer = now["at"] - told["at"], times_longer(hosts)
+    if not 0 <= passed_s < REFRESH_S * longer:  # also when the clock was set back
         return True
-    if passed_s < PUBLISH_S * 0.9:  # the timer that reads is a little early or late
+    if passed_s < (longer - 0.1) * PUBLISH_S:  # the timer that reads is a little early or late
         return False
     moved = abs(now["cpu"] - told["cpu"]), abs(now["memory"] - told["memory"])
     gpu = abs((now.get("gpu") or 0.0) - (told.get("gpu") or 0.0))

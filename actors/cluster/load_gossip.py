@@ -13,7 +13,7 @@ from typing import Any
 import psutil
 
 from actorgrid.actors.ledger.record_types import HostRecord
-from actorgrid.balancing.core import Balancer
+from actorgrid.balancing.core import STALE_S, Balancer
 from actorgrid.balancing.targets import MAX_TARGETS, RouteTarget
 from actorgrid.configs.balancing_policy import BalancingPolicy
 from actorgrid.errors import ActorGridError
@@ -23,7 +23,7 @@ from ..gpu.messages import OwnReadings
 from ..ledger.client import LedgerClient
 from ..replication.messages import Mutate, ReadPrefix, StateChanged, WatchPrefix
 from ..replication.namespaces import cluster_key
-from .host_load import LOAD_PREFIX, HostLoad, is_worth_telling, load_in_requests, read_load
+from .host_load import LOAD_PREFIX, HostLoad, is_worth_telling, load_in_requests, read_load, times_longer
 
 STATE_S = 10.0
 READINGS_S = 1.0
@@ -60,6 +60,7 @@ class LoadGossip:
         """Take the registered hosts for the targets, and those that are absent for unreachable."""
         hosts = dict(list(self._ledger.hosts.items())[:MAX_TARGETS])
         self.balancer.set_targets(_target(host_id, record) for host_id, record in hosts.items())
+        self.balancer.stale_s = STALE_S * times_longer(len(self._ledger.members))
         gone = {host_id for host_id, record in hosts.items() if record.get("draining") or record["state"] != "up"}
         self.balancer.unreachable = frozenset({*self._ledger.absent, *gone})
         self.loads = {host_id: load for host_id, load in self.loads.items() if host_id in hosts}
@@ -85,7 +86,8 @@ class LoadGossip:
         )
         host_id = str(self._server.host.host_id)
         self._take(host_id, load, self._server.runtime.monotonic())
-        if len(self._ledger.members) < 2 or not is_worth_telling(self._told, load):
+        members = len(self._ledger.members)
+        if members < 2 or not is_worth_telling(self._told, load, members):
             return
         await publish_load(self._server, load)
         self._told = load

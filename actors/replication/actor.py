@@ -12,15 +12,7 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any, ClassVar
 
-from actorgrid.errors import (
-    ActorGridError,
-    BadRequest,
-    DiskFull,
-    LogCorrupted,
-    LogFailed,
-    Overloaded,
-    StorageError,
-)
+from actorgrid.errors import ActorGridError, BadRequest, DiskFull, LogCorrupted, LogFailed, Overloaded, StorageError
 from actorgrid.supervisors.runtime import Timer, Waiter
 from actorgrid.supervisors.server import Server, handles
 
@@ -50,8 +42,9 @@ from .messages import (
     UnwatchPrefix,
     WatchPrefix,
 )
-from .mutations import SHRINKING, apply_mutation, check_asked, check_durability, check_limit, unknown_key
+from .mutations import SHRINKING, apply_mutation, check_asked, check_batch, check_durability, check_limit, unknown_key
 from .plain import encode_value
+from .push_pace import PushPace
 from .replica import HASH_PAUSE_S, StateReplica
 from .stamp_clock import StampClock, latest_of_others
 from .store import StateStore
@@ -64,14 +57,13 @@ MAX_STATE_BYTES = 64 * 2**20
 """All states together, encoded, at the last snapshot: beyond it nothing may grow."""
 MAX_READ_BYTES = 16 * 2**20
 """ReadPrefix stops after about this much; at least one entry is given."""
-MAX_BATCH = 1000
 MAX_BATCH_BYTES = 4 * 2**20
-"""Mutations of one MutateBatch, and their values together, encoded."""
+"""Values of one MutateBatch together, encoded."""
 PAGE_BYTES = 2**20
 """A page of changes ends after about this much."""
 BATCH_BYTES = 2**20
 ROUND_S = 1.0
-"""Between two digests to three other hosts: what a lost push costs at most, and 93 bytes a second when all is equal."""
+"""Between two digests to two other hosts: what a lost push costs, mostly, and 62 bytes a second when all is equal."""
 FORGET_S = 10.0
 """Between two looks for what ended and may be dropped."""
 END_LEAST_S = 0.02
@@ -105,6 +97,7 @@ class DistributedState(Server):
         self._majority = MajorityWaits()
         self._members_known = False
         self._end_timer: Timer | None = None
+        self._pace = PushPace()
         self._figures = dict.fromkeys(("mutations", "refused", "commits", "ended", "forgotten"), 0)
         self._last_commit_s = 0.0
         try:
@@ -146,13 +139,7 @@ class DistributedState(Server):
     async def _mutate_batch(self, request: MutateBatch) -> list[EntryRecord]:
         store = self._ready()
         check_durability(request.durability, request.within_s)
-        if not 1 <= len(request.mutations) <= MAX_BATCH:
-            raise BadRequest(
-                "a batch has too many mutations, or none",
-                asked=str(len(request.mutations)),
-                found=f"1 to {MAX_BATCH}",
-                hint="send several",
-            )
+        check_batch(len(request.mutations))
         try:
             answers, flushed = self._apply_batch(store, request.mutations)
         except DiskFull:
@@ -363,8 +350,7 @@ class DistributedState(Server):
             self._last_commit_s = self.runtime.monotonic() - begun_s
             self._figures["commits"] += 1
         self._cast(sends)
-        # At once: what came together is one packet already, and what comes while it is under way waits for its
-        # acknowledgement.
+        # Where hosts are few, at once: what comes while that is under way waits for its acknowledgement.
         self._push()
         self._settle_changes(replica)
         waiting, self._waiting = self._waiting, []
@@ -432,6 +418,7 @@ class DistributedState(Server):
         self._flush()
         if self._failure is None and (self._members_known or self.host.enrolment is None):
             self._figures["forgotten"] += self._forgetting.look(replica, self._view, self._now_us())
+            self._cast(replica.ask(self._forgetting.to_ask(replica)))
 
     def _look_for_retired(self) -> None:
         """Propose to retire what all members hold; ask those who are in the way."""
@@ -515,8 +502,20 @@ class DistributedState(Server):
             self.runtime.after(HASH_PAUSE_S, self._hash_some)
 
     def _push(self) -> None:
-        if self._replica is not None and self.host.enrolment is not None:
-            self._cast(self._replica.push())
+        """Offer what is new; in a large cluster not as often as it comes, but then all of it."""
+        replica = self._replica
+        if replica is None or self._failure is not None or self.host.enrolment is None or self._pace.waits:
+            return
+        wait_s = 0.0 if replica.gossip.choice.few else self._pace.wait_s(self.runtime.monotonic())
+        if wait_s > 0.0:
+            self._pace.waits = True
+            self.runtime.after(wait_s, self._push_late)
+        else:
+            self._cast(replica.push())
+
+    def _push_late(self) -> None:
+        self._pace.waits = False
+        self._push()
 
     def _cast(self, sends: list[Send]) -> None:
         for batch in self._traffic.batches(sends, BATCH_BYTES):

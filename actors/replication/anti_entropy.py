@@ -18,26 +18,9 @@ from collections.abc import Iterable, Mapping
 
 from actorgrid.errors import ActorGridError, BadRequest, NotSupported, Overloaded
 
-from .assembly import Assembly
 from .causal import Replica
-from .delta_log import DeltaLog, DottedDelta
-from .exchange import (
-    COUNTED,
-    REASONS,
-    Dice,
-    GossipLimits,
-    Holding,
-    Instruction,
-    Peer,
-    Send,
-    TakeDeltas,
-    TakeLevel,
-    TakeNewEpoch,
-    TakeState,
-    TakeVector,
-)
-from .fresh import FreshDeltas
-from .key_tree import KeyTree
+from .delta_log import DottedDelta
+from .exchange import Instruction, Peer, TakeDeltas, TakeLevel, TakeState, TakeVector
 from .packets import (
     Ack,
     Below,
@@ -49,61 +32,28 @@ from .packets import (
     Listing,
     Message,
     States,
+    VectorPart,
     VectorTold,
     decode_message,
-    encode,
-    fragments,
 )
-from .peer_choice import PeerChoice
-from .retirement import NOBODY, RetiredOrigins, same_as_told
+from .retirement import RetiredOrigins, same_as_told
+from .standing import Standing
 from .types import DELTAS, MAX_DRIFT_US, Crdt, decode_foreign
-from .version_vector import MAX_ORIGINS, Vector, lag, vector_hash
+from .vector_parts import RECENT_MAX
+from .version_vector import Vector, lag
 from .walk import Walk, answer_descend, answer_listing
 
+NEEDLESS_WALK_ROUNDS = 2
+"""So long after a walk that found no difference the next one is with another peer."""
 
-class AntiEntropy:
+
+class AntiEntropy(Standing):
     """One replica's part. *tree* is of its *states* in memory; *dice* decides whom it speaks to."""
 
-    def __init__(
-        self,
-        me: Replica,
-        vector: Vector,
-        rows: Iterable[DottedDelta],
-        tree: KeyTree,
-        states: Holding,
-        dice: Dice,
-        limits: GossipLimits,
-    ) -> None:
-        self.me = me
-        """Under which name the next local delta is made; nothing may be staged when it changes."""
-        self.vector: Vector = dict(vector)
-        """What is durable here. Not to be changed."""
-        self.limits = limits
-        self.retired = NOBODY
-        """Origins of which nothing is counted here any more. Not to be changed."""
-        self.known = NOBODY
-        """The same as the ledger has it: whoever is not so far takes no deltas of theirs, only states."""
-        self.members: frozenset[str] = frozenset((me[0],))
-        self.choice = PeerChoice(me[0], dice, limits)
-        self.peers: dict[str, Peer] = {}
-        self.refused = dict.fromkeys(REASONS, 0)
-        self.counts = dict.fromkeys(COUNTED, 0)
-        self._tree = tree
-        self._states_held = states
-        self._dice = dice
-        self._assembly = Assembly(limits.partial_peers, limits.patience_rounds)
-        self.log = DeltaLog(limits.log_bytes)
-        for row in rows:
-            if row.sequence <= self.vector.get(row.origin, 0):
-                self.log.add(row)
-        self._staged: Vector = {}
-        self._rows: list[list[DottedDelta]] = []
-        """What is staged, in runs of one origin."""
-        self._acks: dict[str, dict[Replica, None]] = {}
-        self._fresh = FreshDeltas()
-        self._hash: bytes | None = None
-        self._walk: Walk | None = None
-        self._message = 0
+    _walk: Walk | None = None
+    _walked_last = ""
+    """With whom the last walk was that ended."""
+    _walk_again_in_round = 0
 
     # -- what the owner does
 
@@ -130,6 +80,7 @@ class AntiEntropy:
             for origin in self.vector.keys() - retired.without(self.vector).keys():
                 del self.vector[origin]
                 self.log.forget(origin)
+            self._parts.forget()
             self._fresh.retire(retired)
             for peer in self.peers.values():
                 peer.retire(retired)
@@ -153,6 +104,7 @@ class AntiEntropy:
         rows, self._rows = self._rows, []
         self._fresh.settled()
         if rows or self._staged:
+            self._parts.changes(self._staged)
             self.vector.update(self._staged)
             self._staged.clear()
             self._hash = None
@@ -179,7 +131,8 @@ class AntiEntropy:
         found: list[Instruction] = []
         self._assembly.round()
         for name, peer in self.peers.items():
-            peer.pass_round(self.choice.patience_rounds(name))
+            if peer.pass_round(self.choice.patience_rounds(name)):
+                self.choice.unanswered(name)
         if self._walk is not None:
             again = self._walk.round()
             if again is None:
@@ -195,19 +148,21 @@ class AntiEntropy:
 
     def ask(self, name: str) -> list[Instruction]:
         """Ask a peer for its vector, also if it is as ours."""
-        return self._send(name, self._told(self._peer(name).level, ask=True, confirm=True))
+        return self._ask(name, self._peer(name).level, confirm=True)
 
     def push(self) -> list[Instruction]:
-        """Offer what is new and durable to a few peers that are not known to have it; a relay, what is of its own site
-        to the other sites too."""
+        """Offer what is new and durable to those whose turn it is to have it from us, and who are not known to have it;
+        a relay, what is of its own site to the other sites too."""
         found: list[Instruction] = []
         choice = self.choice
         afar = self._fresh.take_afar()
         for name in choice.bring_to() if afar else ():
             found += self._offer(name, afar)
-        fresh = self._fresh.take_near()
-        without = self._without(fresh, choice.near) if fresh else []
-        for name in without if choice.few else choice.some(without):
+        offers: dict[str, Vector] = {}
+        for origin, sequence in self._fresh.take_near().items():
+            for name in self._without({origin: sequence}, choice.pass_on(origin[0])):
+                offers.setdefault(name, {})[origin] = sequence
+        for name, fresh in offers.items():
             found += self._offer(name, fresh)
         return found
 
@@ -263,6 +218,8 @@ class AntiEntropy:
                 return self._digest(name, message)
             case VectorTold():
                 return self._vector_told(name, message)
+            case VectorPart():
+                return self._vector_part(name, message)
             case Deltas():
                 return self._deltas(name, message, now_us)
             case Ack():
@@ -284,7 +241,7 @@ class AntiEntropy:
         peer = self._peer(name)
         if digest.vector_hash != self._vector_hash() or digest.level != self.retired.level:
             self.counts["other_levels"] += digest.level != self.retired.level
-            return self._send(name, self._told(digest.level, ask=True))
+            return self._ask(name, digest.level)
         peer.tell(dict(self.vector), digest.level, self.counts["rounds"])
         root = self._root()
         if digest.root and root and digest.root != root:
@@ -293,6 +250,30 @@ class AntiEntropy:
         return []
 
     def _vector_told(self, name: str, told: VectorTold) -> list[Instruction]:
+        self._peer(name).reads_parts = told.reads_parts
+        return self._heard_vector(name, told)
+
+    def _vector_part(self, name: str, part: VectorPart) -> list[Instruction]:
+        peer, level = self._peer(name), self.retired.level
+        peer.reads_parts = True
+        if part.level != level:
+            return self._send(name, self._told(part.level, ask=True))
+        entries, complete = self._parts.origins(part)
+        if entries.get(self.me, 0) > self._held(self.me):
+            return self._forged()
+        vector = self._parts.whole(part)
+        if vector is not None:
+            self.counts["vectors_in_part"] += 1
+            ask, confirm, retired = part.ask, part.confirm, RetiredOrigins(level)
+            return self._heard_vector(name, VectorTold(vector, part.opening, ask, False, retired, confirm))
+        self.counts["parts_not_enough"] += 1
+        if not part.ask:
+            return []  # it answered us, and changed meanwhile: the next digest asks again
+        if part.again or not complete:
+            return self._send(name, self._told(level, ask=True))
+        return self._send_part(name, {*entries, *self._parts.recent(RECENT_MAX)}, ask=True, again=True)
+
+    def _heard_vector(self, name: str, told: VectorTold) -> list[Instruction]:
         if told.vector.get(self.me, 0) > self._held(self.me):
             return self._forged()
         peer = self._peer(name)
@@ -308,7 +289,7 @@ class AntiEntropy:
         there = same_as_told(told.retired, self.retired, self.known)
         rises = there is not None and there.level > self.retired.level
         if told.ask and (missing_here or told.confirm or there is not self.retired):
-            found += self._send(name, self._told(told.retired.level))
+            found += self._answer_vector(name, told.retired.level)
         # Deltas of origins that find no room in our vector are not taken: what they did has to come as states.
         if there is not None and (rises or (missing_here and (told.repair or not all(map(self._takes, behind))))):
             found += self._begin_walk(name, told.opening, dict(vector), there)
@@ -381,7 +362,7 @@ class AntiEntropy:
             self.counts["gaps"] += 1
             if not peer.gap_told:
                 peer.gap_told = True
-                found += self._send(name, self._told(peer.level))
+                found += self._answer_vector(name, peer.level)
         if not origins:
             del self._acks[name]
         return found
@@ -397,11 +378,8 @@ class AntiEntropy:
             return []
         open_origins = {**peer.in_flight, **peer.backlog}
         peer.in_flight, peer.backlog = {}, {}
-        wanted = (
-            [origin for origin in lag(self.vector, peer.known) if origin not in self.known]
-            if peer.told
-            else [origin for origin in open_origins if self._lacks(peer, origin)]
-        )
+        # Not all that it is not known to have: most of that is on its way to it from others.
+        wanted = [origin for origin in open_origins if self._lacks(peer, origin)]
         return self._serve(name, wanted, repair=peer.told) if wanted else []
 
     # -- intervals
@@ -460,6 +438,8 @@ class AntiEntropy:
     def _begin_walk(self, name: str, opening: int | None, vector: Vector, retired: RetiredOrigins) -> list[Instruction]:
         if self._walk is not None or not self._tree_ready:
             return []  # the next digest tells again that we differ
+        if name == self._walked_last and self.counts["rounds"] < self._walk_again_in_round:
+            return []
         self.counts["walks"] += 1
         self._walk = Walk(self._dice.getrandbits(32), name, opening, vector, self._tree, retired)
         return self._go_on_walking()
@@ -475,6 +455,9 @@ class AntiEntropy:
             return found
         self._walk = None
         self.counts["walks_ended"] += 1
+        # Who tells that it has something else, and then has not, does so again before others have their turn.
+        self._walked_last = walk.peer
+        self._walk_again_in_round = self.counts["rounds"] + (0 if walk.differed else NEEDLESS_WALK_ROUNDS)
         if walk.complete:
             taken = {
                 origin: count
@@ -531,70 +514,3 @@ class AntiEntropy:
                 self.counts["states_taken"] += 1
                 found.append(TakeState(key, state, walk.retired))
         return found + self._go_on_walking()
-
-    # -- bytes
-
-    def _send(self, name: str, message: Message) -> list[Instruction]:
-        data = encode(message)
-        self._peer(name).spent_bytes += len(data)
-        self._message = (self._message + 1) % 2**31
-        packets = fragments(data, self._message)
-        self.counts["sent_packets"] += len(packets)
-        self.counts["sent_bytes"] += sum(map(len, packets))
-        return [Send(name, packet) for packet in packets]
-
-    # -- small things
-
-    def _told(self, level: int, ask: bool = False, repair: bool = False, confirm: bool = False) -> VectorTold:
-        """Our vector, for a peer of that level: one that is not as far is told what is retired here."""
-        retired = self.retired if level < self.retired.level else RetiredOrigins(self.retired.level)
-        return VectorTold(self.vector, self.me[1], ask, repair, retired, confirm)
-
-    def _stage(self, row: DottedDelta) -> None:
-        self._staged[row.origin] = row.sequence
-        last = self._rows[-1] if self._rows else None
-        if last is not None and last[-1].origin == row.origin and last[-1].sequence + 1 == row.sequence:
-            last.append(row)
-        else:
-            self._rows.append([row])
-
-    def _held(self, origin: Replica) -> int:
-        """The highest sequence that is staged or durable."""
-        return self._staged.get(origin) or self.vector.get(origin, 0)
-
-    def _takes(self, origin: Replica) -> bool:
-        """Whether deltas of that origin are taken."""
-        return origin not in self.known and self._room_for(origin)
-
-    def _room_for(self, origin: Replica) -> bool:
-        if self._held(origin):
-            return True
-        return len(self.vector.keys() | self._staged.keys()) < MAX_ORIGINS - 1  # one is kept for ourselves
-
-    def _claims_ours(self, key: str, found: Crdt) -> bool:
-        """Whether it has events of ours that we did not make: joined, they would stand where our next ones belong."""
-        claimed = found.highest(self.me)
-        return bool(claimed) and claimed > self._states_held.highest(key, found.kind, self.me)
-
-    def _forged(self) -> list[Instruction]:
-        self.refused["forged"] += 1
-        if self.counts["new_epochs"] >= self.limits.new_epochs:
-            return []
-        self.counts["new_epochs"] += 1
-        return [TakeNewEpoch()]
-
-    def _peer(self, name: str) -> Peer:
-        return self.peers.setdefault(name, Peer())
-
-    def _vector_hash(self) -> bytes:
-        if self._hash is None:
-            self._hash = vector_hash(self.vector)
-        return self._hash
-
-    def _root(self) -> bytes:
-        """The tree's hash, if that is known without much work."""
-        return self._tree.root() if self._tree_ready else b""
-
-    @property
-    def _tree_ready(self) -> bool:
-        return self._tree.waiting <= self.limits.tree_digests_a_round

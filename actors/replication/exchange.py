@@ -32,6 +32,9 @@ COUNTED = (
     "new_epochs",
     "deltas_retired",
     "other_levels",
+    "vectors_told",
+    "vectors_in_part",
+    "parts_not_enough",
 )
 
 
@@ -59,19 +62,29 @@ class Dice(Protocol):
 class GossipLimits:
     """How much at once, and how patient."""
 
-    fan_out: int = 3
-    """Peers that a push goes to, and that a round begins with."""
+    digests: int = 2
+    """Peers that a round begins with: of a host that holds the same as all, that is all it says."""
     all_at: int = 6
     """With up to so many other members a push goes to all of them, and nobody passes it on: with four others that is 4
     packets and 4 acknowledgements in place of 12 each. What is lost, digests find."""
+    trees: int = 2
+    """With more of them, over so many trees (``overlay``); what one host wrote always over the same."""
+    tree_fan_out: int = 6
+    """Of each host in a tree: a thousand hosts are four steps from its root."""
+    rings: int = 4
+    """Beside the trees: of each host two neighbours in each, to whom digests go too."""
+    chance_rounds: int = 8
+    """So often, on average, a digest goes to any host, by chance: whatever became of trees and rings."""
     relays: int = 2
     """Hosts of a site that speak to another site. Two, so that what is new crosses when either is gone; each more is
     one more copy of everything on the way between sites."""
     odd_rounds: int = 8
     """So often some host of a site that is no relay turns to another site, by chance: in case no relay works."""
     silent_rounds: int = 8
-    """Without a word from a relay, until the next takes its place; of one here as often more as the site has more hosts
-    than a round turns to. e**-8 is the chance that none of eight words expected came."""
+    """Without a word from a relay, until the next takes its place; of one here as often more as this host has more
+    neighbours than a round turns to. e**-8 is the chance that none of eight words expected came."""
+    relays_known: int = 4
+    """Of a site's relays to another, with those that would take their place: they all know each other."""
     packet_bytes: int = PACKET_BYTES - 4096
     """Of deltas or states in one message; one that is larger goes alone, in fragments."""
     peer_bytes_a_round: int = 4 * 2**20
@@ -160,6 +173,8 @@ class Peer:
     waited_rounds: int = 0
     backlog: dict[Replica, None] = field(default_factory=dict)
     """Origins with deltas that could not be sent while one was under way."""
+    reads_parts: bool = False
+    """Whether it knows ``VectorPart``."""
     spent_bytes: int = 0
     gap_told: bool = False
     """Whether it was told of a gap in this round."""
@@ -174,11 +189,16 @@ class Peer:
         self.in_flight = retired.without(self.in_flight)
         self.backlog = {origin: None for origin in self.backlog if origin not in retired}
 
-    def pass_round(self, patience_rounds: int) -> None:
-        """A round has passed: what was not acknowledged for so many is lost, and the next digest finds it."""
+    def pass_round(self, patience_rounds: int) -> bool:
+        """A round has passed. Whether so many have without an acknowledgement: what is under way is lost, and the next
+        digest finds it.
+        """
         self.spent_bytes = 0
         self.gap_told = False
-        if self.in_flight:
-            self.waited_rounds += 1
-            if self.waited_rounds >= patience_rounds:
-                self.in_flight, self.backlog = {}, {}
+        if not self.in_flight:
+            return False
+        self.waited_rounds += 1
+        if self.waited_rounds < patience_rounds:
+            return False
+        self.in_flight, self.backlog = {}, {}
+        return True

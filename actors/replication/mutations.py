@@ -21,6 +21,8 @@ from .ormap import ORMap
 from .plain import encode_value
 from .types import TYPES, check_key, mutate, new
 
+MAX_BATCH = 1000
+"""Mutations of one MutateBatch."""
 MAX_WITHIN_S = 60.0
 DURABILITIES = ("host", "majority")
 SHRINKING = frozenset({"remove", "remove_field", "disable", "delete"})
@@ -152,6 +154,17 @@ def check_durability(durability: str, within_s: float) -> None:
             "there is no such durability",
             asked=f"{durability[:80]!r} within {within_s:g} s",
             found=f"{' or '.join(DURABILITIES)}, within {MAX_WITHIN_S:g} s at most",
+        )
+
+
+def check_batch(count: int) -> None:
+    """Raises BadRequest for a batch of so many mutations, where that is too many, or none."""
+    if not 1 <= count <= MAX_BATCH:
+        raise BadRequest(
+            "a batch has too many mutations, or none",
+            asked=str(count),
+            found=f"1 to {MAX_BATCH}",
+            hint="send several",
         )
 
 

@@ -18,7 +18,7 @@ from .key_tree import DEPTH, FAN_OUT, HASH_BYTES, Path
 from .plain import MAX_KEY_BYTES, pack, unpack
 from .retirement import NOBODY, RetiredOrigins, retired_from_plain, retired_to_plain
 from .version_vector import HASH_BYTES as VECTOR_HASH_BYTES
-from .version_vector import Vector, from_plain, to_plain
+from .version_vector import MAX_ORIGINS, SHORT_BYTES, Vector, from_plain, to_plain
 
 VERSION = 1
 PACKET_BYTES = 60 * 2**10
@@ -65,6 +65,24 @@ class VectorTold:
     """The sender's level; to one who is not as far, with what is retired there."""
     confirm: bool = False
     """``ask``, also if it is the same as mine."""
+    reads_parts: bool = False
+    """The sender reads ``VectorPart``, which hosts of the version before do not."""
+
+
+@dataclass(frozen=True, slots=True)
+class VectorPart:
+    """Some entries of a vector, by the short ids of their origins, and ``rest``, the hash of all others.
+
+    The other fields are those of ``VectorTold``. ``again``: in answer to a part by which the vector was not found.
+    """
+
+    entries: tuple[tuple[bytes, int], ...]
+    rest: bytes
+    opening: int
+    level: int
+    ask: bool = False
+    confirm: bool = False
+    again: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,7 +157,7 @@ class Fragment:
     data: bytes
 
 
-Message = Digest | VectorTold | Deltas | Ack | Descend | Below | Listing | States | Fragment
+Message = Digest | VectorTold | Deltas | Ack | Descend | Below | Listing | States | Fragment | VectorPart
 
 
 class Kind(IntEnum):
@@ -154,6 +172,7 @@ class Kind(IntEnum):
     LISTING = 7
     STATES = 8
     FRAGMENT = 9
+    VECTOR_PART = 10
 
 
 def encode(message: Message) -> bytes:
@@ -171,8 +190,10 @@ def _plain(message: Message) -> list[Any]:
     match message:
         case Digest(vector_hash, root, _):
             return [Kind.DIGEST.value, vector_hash, root]
-        case VectorTold(vector, opening, ask, repair, _, confirm):
-            return [Kind.VECTOR.value, opening, int(ask) + 2 * int(repair) + 4 * int(confirm), to_plain(vector)]
+        case VectorTold(vector, opening, ask, repair, _, confirm, reads_parts):
+            return [Kind.VECTOR.value, opening, _flags(ask, repair, confirm, reads_parts), to_plain(vector)]
+        case VectorPart(entries, rest, opening, level, ask, confirm, again):
+            return [Kind.VECTOR_PART.value, opening, _flags(ask, confirm, again), level, rest, entries]
         case Deltas(runs):
             return [Kind.DELTAS.value, [[*run.origin, run.first, run.deltas] for run in runs]]
         case Ack(vector):
@@ -189,6 +210,10 @@ def _plain(message: Message) -> list[Any]:
             return [Kind.FRAGMENT.value, number, index, count, data]
 
 
+def _flags(*flags: bool) -> int:
+    return sum(1 << place for place, flag in enumerate(flags) if flag)
+
+
 def decode_message(data: bytes) -> Message:
     """The message of some bytes. Raises MalformedBody, NotSupported."""
     if not isinstance(data, bytes) or len(data) > MESSAGE_BYTES_MAX:
@@ -196,11 +221,11 @@ def decode_message(data: bytes) -> Message:
     whole = unpack(data)
     if not isinstance(whole, list) or len(whole) < 3 or type(whole[0]) is not int or type(whole[1]) is not int:
         raise MalformedBody("not a message of the shared state")
-    if whole[0] != VERSION or not Kind.DIGEST <= whole[1] <= Kind.FRAGMENT:
+    if whole[0] != VERSION or not Kind.DIGEST <= whole[1] <= Kind.VECTOR_PART:
         raise NotSupported(
             "a message of the shared state of another version",
             asked=f"version {whole[0]}, kind {whole[1]}",
-            found=f"version {VERSION}, kinds {Kind.DIGEST:d} to {Kind.FRAGMENT:d}",
+            found=f"version {VERSION}, kinds {Kind.DIGEST:d} to {Kind.VECTOR_PART:d}",
             hint="hosts of a cluster should run the same version, or neighbouring ones",
         )
     try:
@@ -220,8 +245,21 @@ def _message(kind: int, fields: list[Any]) -> Message:
         case Kind.VECTOR:
             opening, flags, vector, *more = fields
             asks, told = check_count(flags, 0), from_plain(vector)
-            ask, repair, confirm = bool(asks & 1), bool(asks & 2), bool(asks & 4)
-            return VectorTold(told, check_count(opening, 0), ask, repair, _retired(more), confirm)
+            ask, repair, confirm, parts = bool(asks & 1), bool(asks & 2), bool(asks & 4), bool(asks & 8)
+            return VectorTold(told, check_count(opening, 0), ask, repair, _retired(more), confirm, parts)
+        case Kind.VECTOR_PART:
+            opening, flags, level, rest, entries = fields
+            asks = check_count(flags, 0)
+            _few(len(entries), MAX_ORIGINS)
+            return VectorPart(
+                tuple((_sized(short, SHORT_BYTES), check_count(count, 0)) for short, count in entries),
+                _sized(rest, VECTOR_HASH_BYTES),
+                check_count(opening, 0),
+                check_count(level, 0),
+                bool(asks & 1),
+                bool(asks & 2),
+                bool(asks & 4),
+            )
         case Kind.DELTAS:
             [plain] = fields
             runs = tuple(_run(run) for run in plain)

@@ -175,10 +175,14 @@ class StateReplica:
                 self.me = self.gossip.me = self._new_origin()
         return sends + self.commit() + self._rise()
 
+    def ask(self, names: Iterable[str]) -> list[Send]:
+        """Ask members for their vectors."""
+        return [send for name in names for send in self._do(self.gossip.ask(name))]
+
     def look_for_retired(self, at_least: int, quiet_rounds: int) -> tuple[list[Send], list[RetiredOpenings]]:
         """Openings that may be retired now (see ``RetirementWatch.look``), and what to ask of members in the way."""
         found = self.watch.look(self.gossip, at_least, quiet_rounds)
-        return [send for name in self.watch.to_ask() for send in self._do(self.gossip.ask(name))], found
+        return self.ask(self.watch.to_ask()), found
 
     def hash_some(self, digests_max: int = HASH_AT_ONCE) -> bool:
         """Compute so many digests of the tree; whether more wait."""

@@ -11,11 +11,12 @@ from .version_vector import missing_deltas
 
 
 def lags(gossip: AntiEntropy) -> dict[str, int | None]:
-    """By member, the deltas that it is not known to hold; ``None``: it told nothing yet."""
+    """By host that this one watches (in a large cluster, its neighbours), the deltas that it is not known to hold;
+    ``None``: it told nothing yet."""
     peers = gossip.peers
     return {
         name: missing_deltas(gossip.vector, peers[name].known) if name in peers and peers[name].told else None
-        for name in gossip.choice.others
+        for name in gossip.choice.watched
     }
 
 

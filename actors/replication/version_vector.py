@@ -18,6 +18,7 @@ from .plain import pack
 
 Vector = dict[Replica, int]
 HASH_BYTES = 16
+SHORT_BYTES = 6
 EPOCH_BITS = 31
 """Of chance in an epoch. With the incarnation above them it still fits 63 bits."""
 MAX_ORIGINS = 4096
@@ -38,6 +39,23 @@ def new_epoch(incarnation: int, chance: int) -> int:
 def vector_hash(vector: Mapping[Replica, int]) -> bytes:
     """16 bytes, equal for equal vectors only."""
     return hashlib.blake2b(pack(to_plain(vector)), digest_size=HASH_BYTES).digest()
+
+
+def entry_hash(origin: Replica, count: int) -> int:
+    """128 bits of one entry. Those of all entries, XORed to each other, tell vectors apart; and taking some entries
+    out of two vectors takes the same out of both sums.
+    """
+    return int.from_bytes(_hashed(f"{origin[0]}\0{origin[1]}\0{count}", HASH_BYTES))
+
+
+def short_id(origin: Replica) -> bytes:
+    """6 bytes that stand for an origin between two who both know it."""
+    return _hashed(f"{origin[0]}\0{origin[1]}", SHORT_BYTES)
+
+
+def _hashed(text: str, size: int) -> bytes:
+    # A host's id may be whatever a member made up, half of a surrogate pair too.
+    return hashlib.blake2b(text.encode("utf-8", "surrogatepass"), digest_size=size).digest()
 
 
 def to_plain(vector: Mapping[Replica, int], only: Iterable[Replica] | None = None) -> list[Any]:
@@ -69,6 +87,12 @@ def from_plain(plain: Any) -> Vector:
 def lag(mine: Mapping[Replica, int], theirs: Mapping[Replica, int]) -> list[Replica]:
     """The origins of which *theirs* has less than *mine*, in order."""
     return sorted(origin for origin, count in mine.items() if theirs.get(origin, 0) < count)
+
+
+def differing(mine: Mapping[Replica, int], theirs: Mapping[Replica, int]) -> list[Replica]:
+    """The origins of which the two have not the same."""
+    found = [origin for origin, count in mine.items() if theirs.get(origin, 0) != count]
+    return found + [origin for origin in theirs if origin not in mine]
 
 
 def missing_deltas(mine: Mapping[Replica, int], theirs: Mapping[Replica, int]) -> int:

@@ -42,6 +42,8 @@ class Walk:
         """At the peer's level; what it answers at another one is passed over, and so the walk given up."""
         self.complete = True
         """Whether all that differed could be joined: otherwise the vector may not be taken."""
+        self.differed = False
+        """Whether anything did."""
         self._tree = tree
         self._nodes: list[Path] = [b""]
         self._buckets: list[tuple[Path, bytes]] = []
@@ -103,6 +105,7 @@ class Walk:
         if path not in self._asked_buckets or (after and after <= self._asked_buckets[path]):
             return False
         del self._asked_buckets[path]
+        self.differed = True
         self._quiet_rounds = 0
         if after:
             self._buckets.append((path, after))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,7 +16,8 @@ from actorgrid.actors.replication.lww import LWWRegister
 from actorgrid.actors.replication.packets import Ack
 from actorgrid.actors.replication.peer_choice import PeerChoice
 from actorgrid.actors.replication.retirement import RetiredOrigins
-from actorgrid.actors.replication.version_vector import Vector
+from actorgrid.actors.replication.vector_parts import VectorParts
+from actorgrid.actors.replication.version_vector import HASH_BYTES, Vector
 
 from .state_scenarios import STATE_SCENARIOS
 from .state_simulation import StateHost, StateParts
@@ -91,6 +93,34 @@ class OneRelayForEver(AntiEntropy):
         self.choice = _OneRelayForEver(self.me[0], self._dice, self.limits)
 
 
+class _OneTreeForEver(PeerChoice):
+    def pass_on(self, host: str) -> list[str]:
+        if self._overlay is None:
+            return super().pass_on(host)
+        return self._overlay.around(self._overlay.tree_of(host), (), ())
+
+
+class OneTreeForEver(AntiEntropy):
+    """News go over the edges of a tree, whoever of its hosts is gone."""
+
+    def __init__(self, *arguments: Any) -> None:
+        super().__init__(*arguments)
+        self.choice = _OneTreeForEver(self.me[0], self._dice, self.limits)
+
+
+class _TrustingParts(VectorParts):
+    def _rest(self, without: Collection[Replica]) -> bytes:
+        return bytes(HASH_BYTES)
+
+
+class TakesPartsForTheWhole(AntiEntropy):
+    """What a part of a vector does not name is taken to be the same."""
+
+    def __init__(self, *arguments: Any) -> None:
+        super().__init__(*arguments)
+        self._parts = _TrustingParts(self.vector)
+
+
 class TellsBeforeItIsDurable(StateHost):
     """What came is acknowledged before it is on the disk."""
 
@@ -161,6 +191,8 @@ STATE_MUTANTS = {
     "takes_vectors_as_walks_begin": _mutant(TakesVectorsAsWalksBegin, "state_crashes"),
     "prunes_the_silent": _mutant(PrunesTheSilent, "state_away"),
     "one_relay_for_ever": _mutant(OneRelayForEver, "state_relays_die"),
+    "one_tree_for_ever": _mutant(OneTreeForEver, "state_trees_broken"),
+    "takes_parts_for_the_whole": _mutant(TakesPartsForTheWhole, "state_lossy"),
     "tells_before_it_is_durable": _mutant(TellsBeforeItIsDurable, "state_crashes"),
     "one_origin_for_ever": _mutant(OneOriginForEver, "state_crashes"),
     "forgets_tombstones": _mutant(ForgetsTombstones, "state_away"),

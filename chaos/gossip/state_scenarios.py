@@ -224,6 +224,29 @@ def state_relays_die(seed: int, parts: StateParts) -> str:
     return run.end(60.0)
 
 
+def state_trees_broken(seed: int, parts: StateParts) -> str:
+    """A tenth of many hosts die, inner ones of trees; once that is known, writes go to all others without a digest."""
+    run = StateRun(seed, parts, {"": 40})
+    run.play(2, 2.0)
+    names = run.names
+    run.dice.shuffle(names)
+    inner = [name for name in names if len(run.simulation.hosts[name].gossip.choice.neighbours) > 10]
+    for name in inner[:4]:
+        run.simulation.kill(name)
+    run.simulation.tell_away()
+    run.play(6)
+    for name in run.names:
+        run.oracle.increment(name)
+    dots = [run.simulation.hosts[name].gossip.last_staged() for name in run.names]
+    run.simulation.run_until(run.simulation.now + 0.4)
+    for name in run.names:
+        vector = run.simulation.hosts[name].gossip.vector
+        missing = sum(vector.get(origin, 0) < sequence for origin, sequence in dots)
+        if missing > len(dots) // 4:
+            return f"{name} has heard nothing of {missing} of {len(dots)} writes"
+    return run.end(10.0)
+
+
 STATE_SCENARIOS: dict[str, Callable[[int, StateParts], str]] = {
     each.__name__: each
     for each in (
@@ -239,5 +262,6 @@ STATE_SCENARIOS: dict[str, Callable[[int, StateParts], str]] = {
         state_site_cut,
         state_site_lost,
         state_relays_die,
+        state_trees_broken,
     )
 }

@@ -27,6 +27,7 @@ from actorgrid.actors.replication.exchange import (
 )
 from actorgrid.actors.replication.key_tree import KeyTree
 from actorgrid.actors.replication.packets import compares_states
+from actorgrid.actors.replication.push_pace import PushPace
 from actorgrid.actors.replication.types import Crdt, decode, mutate, new
 from actorgrid.actors.replication.version_vector import Vector, new_epoch
 from actorgrid.chaos.simulator.rng import stream
@@ -99,6 +100,7 @@ class StateHost:
         """Start on what the disk holds, as a new origin."""
         self.starts += 1
         self.up, self.standing_until = True, -inf
+        self.pace, self.pushing = PushPace(), False
         self.inbox.clear()
         self.states = {
             key: {kind: decode(data) for kind, data in kinds.items()} for key, kinds in self.disk.states.items()
@@ -267,6 +269,12 @@ class StateSimulation:
         for host in self.hosts.values():
             host.set_members(names, sites)
 
+    def tell_away(self) -> None:
+        """All hosts hear from the ledger who is away."""
+        away = [name for name, host in self.hosts.items() if not host.up]
+        for host in self.hosts.values():
+            host.gossip.choice.set_away(away)
+
     def kill(self, name: str) -> None:
         """As by SIGKILL: what was not committed is gone."""
         self.hosts[name].up = False
@@ -337,7 +345,24 @@ class StateSimulation:
         host.committing = False
         if host.up and host.starts == starts:
             self._post(host, host.commit())
+            self._push(host, starts)
+
+    def _push(self, host: StateHost, starts: int) -> None:
+        """As its server does: in a large cluster not as often as something is new."""
+        if not host.up or host.starts != starts or host.pushing:
+            return
+        wait_s = 0.0 if host.gossip.choice.few else host.pace.wait_s(self.now)
+        if wait_s > 0.0:
+            host.pushing = True
+            self.at(self.now + wait_s, lambda: self._push_late(host, starts))
+        else:
             self._post(host, host.do(host.gossip.push()))
+
+    def _push_late(self, host: StateHost, starts: int) -> None:
+        if host.starts == starts:
+            host.pushing = False
+            if self._runs(host):
+                self._push(host, starts)
 
     # -- the network
 

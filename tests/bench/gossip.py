@@ -9,12 +9,15 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack, closing
 from dataclasses import dataclass
 from pathlib import Path
+from statistics import median
 from typing import Any
 
-from actorgrid.actors.replication.packets import Digest, encode
 from actorgrid.actors.replication.replica import StateReplica
 from actorgrid.actors.replication.types import DELTAS as DELTAS_OF_TYPES
 from actorgrid.actors.replication.types import MAX_DRIFT_US, Crdt, LWWRegister, ORMap, ORSet, PNCounter, Replica
+from actorgrid.chaos.gossip.state_measures import spread as spread_in_time
+from actorgrid.chaos.gossip.state_measures import state_traffic
+from actorgrid.chaos.gossip.state_simulation import HEAD_BYTES, StateNetwork
 from actorgrid.client.state import SharedState
 from actorgrid.hotpath import COMPILED
 from actorgrid.supervisors.gc_pause import collection_paused
@@ -25,6 +28,8 @@ from tests.system.cluster_host import ClusterHost
 from .figures import Figure, latency, percentile, registry
 
 HOSTS = 1_000
+CROWD = 100
+WRITES = 10
 LOSS = 0.05
 DELTAS = 20_000
 BATCH = 500
@@ -40,12 +45,15 @@ NOW_US = 1_700_000_000_000_000
 def gossip(runs: int) -> Iterator[Figure]:
     found = [spread(HOSTS, seed, LOSS) for seed in range(runs)]
     rounds = [float(one.rounds) for one in found]
-    note = f"{LOSS:.0%} of packets lost, fan-out 3; answers within a round"
+    note = f"{LOSS:.0%} of packets lost; passed on in the next round only"
     title = f"one write, {HOSTS:,} simulated hosts: until all have it"
     yield Figure(title, "rounds", rounds, False, p99=percentile(rounds, 0.99), must=10.0, stretch=6.0, note=note)
-    size = [one.bytes / HOSTS for one in found]
-    yield Figure("the same: sent by a host, digests of idle rounds included", "bytes", size, False)
-    yield Figure("a round between equals", "bytes", [float(len(encode(Digest(bytes(16), bytes(8)))))], False, must=64.0)
+    size = [(one.bytes - one.idle_bytes) / HOSTS for one in found]
+    yield Figure("the same: sent by a host, beyond idle rounds", "bytes", size, False, must=200.0)
+    idle = [one.idle_bytes / HOSTS / one.rounds for one in found]
+    yield Figure("an idle round: sent by a host", "bytes", idle, False, must=64.0)
+    yield from _spread_in_time(runs)
+    yield from _many_writes()
     puts = [_puts() for _ in range(runs)]
     yield Figure(
         "put, durable, 500 to a commit", "deltas/s", puts, True, must=20_000.0, note="the replica without its server"
@@ -63,6 +71,33 @@ def gossip(runs: int) -> Iterator[Figure]:
         "the same, a second of processor time", "deltas/s", [one.cpu_rate for one in taken], True, must=200_000.0
     )
     yield Figure("a delta on the wire, its key included", "bytes", [one.wire_bytes for one in taken], False, must=200.0)
+
+
+def _spread_in_time(runs: int) -> Iterator[Figure]:
+    """Hosts as they are: what is new is passed on at once, a round is a second."""
+    for loss in (0.0, LOSS):
+        found = [spread_in_time({"": HOSTS}, StateNetwork(loss=loss), seed + 1, WRITES) for seed in range(runs)]
+        everywhere = [time for one in found for time in one.everywhere]
+        title = f"one write, {HOSTS:,} hosts on virtual time: until all have it"
+        middle = [median(one.everywhere) for one in found]
+        missing = sum(one.missing for one in found)
+        note = f"{loss:.0%} of packets lost; {len(everywhere)} writes, {missing} not everywhere"
+        high = percentile(everywhere, 0.99)
+        yield Figure(title, "s", middle, False, p99=high, must=10.0, stretch=6.0, note=note)
+
+
+def _many_writes() -> Iterator[Figure]:
+    """What a write costs each host where others come as well."""
+    idle = state_traffic({"": CROWD}, StateNetwork(), 1, 10.0, 0.0)
+    for rate in (1.0, 20.0):
+        for loss in (0.0, LOSS):
+            found = state_traffic({"": CROWD}, StateNetwork(loss=loss), 1, 20.0, rate)
+            each = (found.host_bytes_per_s - idle.host_bytes_per_s) / rate
+            note = (
+                f"{CROWD} hosts, {loss:.0%} lost; values of 150 bytes, {HEAD_BYTES} for the frames of each packet; "
+                f"{found.packets_per_s:.1f} packets/s a host"
+            )
+            yield Figure(f"{rate:g} writes a second: sent by a host for each", "bytes", [each], False, note=note)
 
 
 def _counts(state: dict[str, Any], number: int, me: Replica) -> tuple[str, bytes]:

@@ -69,8 +69,16 @@ def test_a_load_counts_what_runs_or_keeps_cpus_busy_and_what_waits() -> None:
 def test_a_load_is_told_when_it_changed_or_is_old_but_not_more_than_once_a_second(
     now: dict[str, Any], expected: bool
 ) -> None:
-    assert is_worth_telling(None, load())
-    assert is_worth_telling(load(), load(**now)) is expected
+    assert is_worth_telling(None, load(), 5)
+    assert is_worth_telling(load(), load(**now), 5) is expected
+
+
+def test_all_hosts_of_a_large_cluster_together_tell_no_more_than_a_hundred_loads_a_second() -> None:
+    assert is_worth_telling(None, load(), 1_000)
+    assert not is_worth_telling(load(), load(at=100.0 + 9.0, waiting=1), 1_000)
+    assert is_worth_telling(load(), load(at=100.0 + 10.0, waiting=1), 1_000)
+    assert not is_worth_telling(load(), load(at=100.0 + 49.0), 1_000)
+    assert is_worth_telling(load(), load(at=100.0 + 50.0), 1_000)
 
 
 def test_a_load_is_read_as_it_was_told() -> None:

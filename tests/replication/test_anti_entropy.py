@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from actorgrid.actors.replication import anti_entropy as anti_entropy_module
+from actorgrid.actors.replication import standing as standing_module
 from actorgrid.actors.replication.exchange import GossipLimits
 from actorgrid.actors.replication.packets import (
     Ack,
@@ -26,6 +26,7 @@ from actorgrid.actors.replication.packets import (
     Listing,
     Message,
     States,
+    VectorPart,
     VectorTold,
     decode_message,
     encode,
@@ -340,7 +341,7 @@ def test_a_false_claim_to_hold_other_hosts_deltas_is_healed(town: Town) -> None:
 
 
 def test_a_full_vector_takes_no_new_origins_and_states_still_come(town: Town, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(anti_entropy_module, "MAX_ORIGINS", 2)
+    monkeypatch.setattr(standing_module, "MAX_ORIGINS", 2)
     for name in town.names:
         town.mutate(name, "hits", "g_counter", "increment")
         town.commit(name)
@@ -386,6 +387,10 @@ MESSAGES: list[Message] = [
     VectorTold({}, 9, ask=True, confirm=True),
     Below(1, 2, ((b"", ((b"\x03", bytes(128)),)),), 3),
     States(1, 2, ((b"\x01\x02\x03\x04", bytes(8), (("k", b"s"),)),), 3),
+    # Of a version that tells vectors in part.
+    VectorTold({OTHER: 5}, 9, ask=True, reads_parts=True),
+    VectorPart(((bytes(6), 5), (b"abcdef", 0)), bytes(16), 9, 0, ask=True),
+    VectorPart((), bytes(16), 9, 3, ask=True, confirm=True, again=True),
 ]
 
 
@@ -415,6 +420,25 @@ def test_where_nothing_was_retired_messages_are_those_of_the_version_before() ->
     ],
 )
 def test_a_level_that_is_none_is_refused(wrong: list[Any]) -> None:
+    with pytest.raises(MalformedBody):
+        decode_message(msgpack.packb(wrong))
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        [1, 10, 9, 0, 0, bytes(16), 7],
+        [1, 10, 9, 0, 0, bytes(15), []],
+        [1, 10, 9, -1, 0, bytes(16), []],
+        [1, 10, 9, 0, True, bytes(16), []],
+        [1, 10, 9, 0, 0, bytes(16), [[bytes(5), 1]]],
+        [1, 10, 9, 0, 0, bytes(16), [[bytes(6), -1]]],
+        [1, 10, 9, 0, 0, bytes(16), [[bytes(6), 1, 1]]],
+        [1, 10, 9, 0, 0, bytes(16), [[bytes(6), 1]] * 4_097],
+        [1, 10, 9, 0, 0, bytes(16), [], 0],
+    ],
+)
+def test_a_part_of_a_vector_that_is_none_is_refused(wrong: list[Any]) -> None:
     with pytest.raises(MalformedBody):
         decode_message(msgpack.packb(wrong))
 

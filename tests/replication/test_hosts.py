@@ -161,6 +161,27 @@ def test_a_put_is_on_the_others_within_milliseconds_and_watchers_hear_of_it(host
     assert [(seen.key, seen.type, seen.value) for seen in watcher.seen] == [("hits", "g_counter", 1)]
 
 
+def test_in_a_large_cluster_a_write_is_everywhere_at_once_and_a_stream_of_them_goes_together(tmp_path: Path) -> None:
+    hosts = Hosts(tmp_path, 16)
+    assert not hosts.server("host-3")._live().gossip.choice.few
+    hosts.mutate("host-3")
+    hosts.run(0.1)
+    assert hosts.values() == [1] * 16
+    told = [hosts.server(name)._live().gossip.counts for name in hosts.names]
+    packets = sum(counts["sent_packets"] for counts in told)
+    for turn in range(120):  # ten milliseconds apart: four times as often as pushes go
+        hosts.mutate(hosts.names[turn % 16])
+        hosts.run(0.01)
+    hosts.run(1.0)
+    assert hosts.values() == [121] * 16
+    sent = sum(counts["sent_packets"] for counts in told) - packets
+    assert sum(counts["deltas_taken"] for counts in told) == 15 * 121, "each host took each once"
+    assert sum(counts["deltas_repeated"] for counts in told) < 15 * 12, "digests bring some that were on their way"
+    assert sent < 1.4 * 15 * 120, "a write alone would be 30 packets, acknowledgements with them"
+    for name in hosts.names:
+        hosts.server(name).stop("test over")
+
+
 def test_a_majority_is_waited_for_and_who_lacks_it_is_told_that_the_write_stays(hosts: Hosts) -> None:
     ref = hosts.begin("host-0", durability="majority", within_s=2.0)
     node = hosts.nodes["host-0"]

@@ -91,6 +91,55 @@ def test_now_and_then_a_host_that_is_no_relay_turns_to_another_site() -> None:
     assert expected / 2 < afar < 2 * expected
 
 
+def large(**limits: int) -> PeerChoice:
+    names = [f"host-{number}" for number in range(60)]
+    choice = PeerChoice("host-0", random.Random(1), GossipLimits(**limits))
+    choice.set_members(names, {})
+    return choice
+
+
+def test_in_a_large_site_digests_go_to_neighbours_and_now_and_then_to_anybody() -> None:
+    choice = large()
+    assert not choice.few and len(choice.neighbours) < 24
+    turned = Counter(name for _ in range(2_000) for name in choice.begin_round())
+    assert sum(turned.values()) == 2_000 * LIMITS.digests
+    by_chance = sum(count for name, count in turned.items() if name not in choice.neighbours)
+    assert 100 < by_chance < 400, "an eighth of the rounds, but for those that met a neighbour"
+    assert set(turned) == set(choice.near)
+
+
+def test_who_does_not_acknowledge_gets_the_next_digest_and_its_neighbours_what_is_new() -> None:
+    choice = large(chance_rounds=2**16)
+    name = choice.pass_on("host-0")[0]
+    choice.unanswered(name)
+    assert choice.begin_round()[0] == name
+    assert Counter(each for _ in range(50) for each in choice.begin_round())[name] < 50, "once, and then as any other"
+    assert name in choice.pass_on("host-0") and len(choice.pass_on("host-0")) > len(large().pass_on("host-0"))
+    choice.heard(name)
+    assert choice.pass_on("host-0") == large().pass_on("host-0")
+
+
+def test_who_is_known_to_be_away_is_passed_over_until_all_are() -> None:
+    choice = large(chance_rounds=2**16)
+    gone = choice.pass_on("host-0")[:1]
+    choice.set_away(gone)
+    assert not set(gone) & set(choice.pass_on("host-0"))
+    assert not any(set(gone) & set(choice.begin_round()) for _ in range(200))
+    choice.set_away(choice.near)
+    assert choice.begin_round(), "somebody has to be tried"
+
+
+def test_relays_of_a_large_site_and_who_would_take_their_place_know_each_other() -> None:
+    made = choices({"east": 40, "west": 40})
+    order = ranked("shared state\0east\0west", [name for name in made if made[name].site == "east"])
+    known = order[: LIMITS.relays_known]
+    assert all(set(known) - {name} <= set(made[name].neighbours) for name in known)
+    last = made[order[-1]]
+    for _ in range(5_000):
+        last.begin_round()
+    assert not last.relays_to("west"), "it hears of none of them, and takes none of them for silent"
+
+
 def test_who_goes_moves_nobody_else() -> None:
     names = [f"host-{number}" for number in range(50)]
     order = ranked("purpose", names)

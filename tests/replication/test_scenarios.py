@@ -56,10 +56,11 @@ def test_a_write_is_everywhere_after_a_round_or_two_at_one_site_and_at_three() -
 
 def test_lines_between_sites_carry_the_same_however_many_hosts_are_behind_them() -> None:
     few, many = (state_traffic(site_sizes(hosts, 3), StateNetwork(), 1, 10, 1.0) for hosts in (12, 96))
-    assert many.line_bytes_per_s < 2 * few.line_bytes_per_s
+    assert many.line_bytes_per_s < 1.2 * few.line_bytes_per_s < 2_500
     flat = state_traffic({"": 96}, StateNetwork(), 1, 10, 1.0)
-    # Without sites two of three packets would cross.
-    assert many.line_bytes_per_s * 20 < flat.host_bytes_per_s * 96 * 2 / 3
+    # Without sites two of three packets would cross. (57 times as much while each write went to each host three times:
+    # the lines carry what they did, but hosts of one site send a third of it.)
+    assert many.line_bytes_per_s * 15 < flat.host_bytes_per_s * 96 * 2 / 3
 
 
 def test_sites_that_were_apart_hold_the_same_soon_after_and_over_a_narrow_line_too() -> None:
