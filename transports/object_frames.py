@@ -10,6 +10,7 @@ Process to store; ``q`` numbers a question, ``slot`` the spaces that the process
     ["abort", slot, number]                            it will not be
     ["put", q, slot, data, [key]]                      a small object, with its bytes
     ["get", q, slot, key, wait_s | nil]                read it; a large one is pinned where it lies
+    ["piece", q, slot, key, offset, size]              some of it, with the frame: for a process on another host
     ["unpin", slot, [key]]                             it is not read any more: once for each "get" that pinned it
     ["hold", slot, key, token]                         it is referred to here; token: takes over what was given by it
     ["drop", slot, [[key, count]]]                     it is not any more, so many times
@@ -23,6 +24,7 @@ Store to process::
     ["done", q]
     ["place", q, number, kind, offset, size, fds]      of a "create" or a "get"; fds: whether a descriptor comes along
     ["data", q, bytes]                                 of a small object
+    ["part", q, crc32, bytes]                          of a piece
     ["made", q, number]
     ["here", q, {...}]
     ["failed", q, error]
@@ -31,6 +33,9 @@ A key is ``[store, number, host, size]``: the store that the object was made in,
 anew, its number there, the host of that store, and the object's size. Descriptors are of a space's memory, a file in
 memory, or of its part of the disk; each comes once for reading and once for writing. Whoever knows a space's secret may
 use it, and nobody else.
+
+A process on another host says this through the agents of both, behind one line that names the host of the store. It
+gets no descriptors, and asks for pieces.
 """
 
 from __future__ import annotations
@@ -46,6 +51,9 @@ PROTOCOL_VERSION = 1
 SECRET_BYTES = 32
 SMALL_BYTES = 64 * 1024
 """An object up to so large goes with the frames; a larger one is read and written where it lies."""
+PIECE_BYTES_MAX = 2**20
+"""Of one piece that goes to another host."""
+FAR_LINE_MAX = 512
 MAX_STORE_FRAME = 16 * 2**20
 MAX_SIZE = 2**56
 MAX_NUMBER = 2**63 - 1
@@ -144,6 +152,16 @@ class GetObject(NamedTuple):
     wait_s: float | None
 
 
+class GetPiece(NamedTuple):
+    """Asks for some of an object's bytes."""
+
+    question: int
+    slot: int
+    key: ObjectKey
+    offset: int
+    size: int
+
+
 class UnpinObjects(NamedTuple):
     """Says that objects are not read any more."""
 
@@ -188,7 +206,7 @@ class LookStore(NamedTuple):
 
 ProcessFrame = (
     HelloStore | OpenSpace | CloseSpace | CreateObject | SealObject | AbortObject | PutObject | GetObject
-    | UnpinObjects | HoldObject | DropObjects | GiveObject | SyncStore | LookStore
+    | GetPiece | UnpinObjects | HoldObject | DropObjects | GiveObject | SyncStore | LookStore
 )  # fmt: skip
 
 
@@ -233,6 +251,14 @@ class Data(NamedTuple):
     data: bytes
 
 
+class Part(NamedTuple):
+    """Some of an object's bytes, with their CRC-32."""
+
+    question: int
+    checksum: int
+    data: bytes
+
+
 class Made(NamedTuple):
     """The number of a small object that was put."""
 
@@ -254,7 +280,30 @@ class Failed(NamedTuple):
     error: ActorGridError
 
 
-StoreFrame = StoreWelcome | StoreRefused | DealtWith | Place | Data | Made | Here | Failed
+StoreFrame = StoreWelcome | StoreRefused | DealtWith | Place | Data | Part | Made | Here | Failed
+
+
+# -- to the store of another host
+
+
+def far_path(store_path: str) -> str:
+    """The socket that leads to the stores of other hosts, beside that of this host's own."""
+    return store_path + "r"
+
+
+def encode_far_line(host_id: str) -> bytes:
+    """The line that names the host, in front of hello."""
+    return host_id.encode() + b"\n"
+
+
+def parse_far_line(said: bytes) -> tuple[str, bytes] | None:
+    """The host that is named, and what came behind the line; ``None`` while there is no line. Raises MalformedBody."""
+    name, found, rest = said.partition(b"\n")
+    if not found and len(said) < FAR_LINE_MAX:
+        return None
+    if not found or not 0 < len(name) <= MAX_NAME_CHARS or not name.isascii() or not name.decode("ascii").isprintable():
+        raise MalformedBody("not the name of a host", found=repr(name[:40]))
+    return name.decode("ascii"), rest
 
 
 # -- process to store
@@ -280,6 +329,8 @@ def parse_process_frame(frame: list[Any]) -> ProcessFrame:
     match frame:
         case ["get", int(question), int(slot), list(key), (None | float() | int()) as wait_s] if _wait(wait_s):
             return GetObject(_number(question), _slot(slot), key_of(key), wait_s)
+        case ["piece", int(question), int(slot), list(key), int(offset), int(size)] if 0 < size <= PIECE_BYTES_MAX:
+            return GetPiece(_number(question), _slot(slot), key_of(key), _number(offset), size)
         case ["hold", int(slot), list(key), int(token)]:
             return HoldObject(_slot(slot), key_of(key), _number(token))
         case ["drop", int(slot), list(counts)] if len(counts) <= MAX_KEYS:
@@ -374,12 +425,12 @@ def encode_failed(question: int, error: ActorGridError) -> bytes:
     return encode_frame(["failed", question, error.to_dict()])
 
 
-def encode_answer(answer: DealtWith | Place | Data | Made | Here) -> bytes:
+def encode_answer(answer: DealtWith | Place | Data | Part | Made | Here) -> bytes:
     """The frame of an answer."""
     return encode_frame([_NAMES[type(answer)], *answer], MAX_STORE_FRAME)
 
 
-_NAMES: dict[type, str] = {DealtWith: "done", Place: "place", Data: "data", Made: "made", Here: "here"}
+_NAMES: dict[type, str] = {DealtWith: "done", Place: "place", Data: "data", Part: "part", Made: "made", Here: "here"}
 
 
 def parse_store_frame(frame: list[Any]) -> StoreFrame:
@@ -389,6 +440,8 @@ def parse_store_frame(frame: list[Any]) -> StoreFrame:
             return Place(question, number, kind, offset, size, comes)
         case ["data", int(question), bytes(data)]:
             return Data(question, data)
+        case ["part", int(question), int(checksum), bytes(data)]:
+            return Part(question, checksum, data)
         case ["done", int(question)]:
             return DealtWith(question)
         case ["made", int(question), int(number)]:

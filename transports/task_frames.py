@@ -185,7 +185,7 @@ class ClientWelcome(NamedTuple):
     elsewhere: bool = False
     """Whether it is on another machine than the client, as far as that said where it is."""
     keeps_objects: bool = False
-    """Whether it is at the object store that has the client's large values: else these have to be brought along."""
+    """Whether it is at a store, and so reads the client's large values by itself: else they are brought along."""
 
 
 class ClientRefused(NamedTuple):

@@ -522,7 +522,10 @@ class ActorLinks:
             link.room.notify_all()
             self._forget_if_idle(link)
         for call, status, body, kept in done:
-            held = here.take_gifts(kept)
+            try:
+                held = here.take_gifts(kept)
+            except ActorGridError:
+                held = ()  # loading the value says what is wrong
             if not call.future.cancelled():
                 call.future.settle(raise_failure if status == FAILED else loads_value, body, status == FAILED, held)
         for call, broke in broken:

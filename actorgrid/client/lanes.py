@@ -177,7 +177,7 @@ class LeasedWorker:
     ) -> None:
         self.lane = lane
         self.route = route  # where it is on another machine
-        self.keeps_objects = keeps_objects  # whether it is at the store that has our large values
+        self.keeps_objects = keeps_objects  # whether it reads our large values by itself
         self.takes_values = takes_values  # whether it keeps values of tasks for those that come after
         self.values: LatestValues[int] = LatestValues()  # what it keeps, as far as we can tell: sizes by key
         self.token = token  # of its lease

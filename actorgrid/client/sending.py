@@ -95,7 +95,7 @@ class Sender:
     def _needed(self, link: LeasedWorker, call: TaskCall) -> tuple[bytearray, bytes]:
         """The frames that the worker needs ahead of the call, and the call's arguments, in a form that it can load.
 
-        What lies in the store of the client's host is brought along to a worker that is not there.
+        What lies in an object store is brought along to a worker that is at none.
         """
         out = bytearray()
         lacking = lacking_values(call, link) if call.inputs else []

@@ -210,7 +210,7 @@ class Session:
             self._actors.close()
         if self._objects is not None and self._objects.about.owner:
             self._take_over()
-            self._objects.close()
+            objects_here.leave(self._objects)
         if self._relay is not None:
             self._relay.close()
         self._returns.put(None)
@@ -471,8 +471,7 @@ class Session:
             self._objects = served  # what we keep is of the session that we work for: its references outlive us
             return
         about = SpaceAbout(True, "", user_name(), self._id, os.getpid())
-        self._objects = objects_here.open_space(path, self._objects_secret, about)
-        objects_here.owns(self._objects)
+        self._objects = objects_here.own_space(path, _home(self._id), self._objects_secret, about)
 
     def _take_over(self) -> None:
         """Have values of this process that lie in the store, and may still be asked for, be objects here."""

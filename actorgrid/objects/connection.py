@@ -59,6 +59,12 @@ class StoreConnection:
     ``generation`` is another after each: what the store before knew of this process is over then.
     """
 
+    prelude = b""
+    """What is said before hello."""
+    patience_s = CONNECT_PATIENCE_S
+    again_s = CONNECT_AGAIN_S
+    whose = "this host"
+
     def __init__(self, path: str) -> None:
         self.path = path
         self.generation = 0
@@ -180,7 +186,7 @@ class StoreConnection:
     def _connected(self) -> socket.socket:
         if self._socket is not None:
             return self._socket
-        until = time.monotonic() + CONNECT_PATIENCE_S
+        until = time.monotonic() + self.patience_s
         while True:
             stream = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_CLOEXEC)
             try:
@@ -191,17 +197,17 @@ class StoreConnection:
                 stream.close()
                 if time.monotonic() >= until or isinstance(error, PeerRefused):
                     raise HostUnreachable(
-                        f"the object store of this host does not answer: {error}",
+                        f"the object store of {self.whose} does not answer: {error}",
                         asked=self.path,
                         hint="is the agent running? It starts the store: actorgrid status",
                     ) from error
-            time.sleep(CONNECT_AGAIN_S)
+            time.sleep(self.again_s)
 
     def _greet(self, stream: socket.socket) -> None:
-        stream.sendall(encode_hello())
+        stream.sendall(self.prelude + encode_hello())
         decoder = FrameDecoder(MAX_STORE_FRAME)
         frames: list[list[Any]] = []
-        stream.settimeout(CONNECT_PATIENCE_S)
+        stream.settimeout(self.patience_s)
         while not frames:
             data = stream.recv(READ_BYTES)
             if not data:

@@ -11,21 +11,23 @@ from actorgrid.errors import ObjectLost
 from actorgrid.transports.object_frames import SpaceAbout
 
 from .connection import StoreConnection
+from .far import FarSpace
 from .space import Held, ObjectSpace, gift_of
 
 _lock = threading.RLock()  # a space may be dropped, and so removed, while another one is looked for
 _connections: weakref.WeakValueDictionary[str, StoreConnection] = weakref.WeakValueDictionary()
 _spaces: weakref.WeakValueDictionary[bytes, ObjectSpace] = weakref.WeakValueDictionary()
 _path = ""
-_home = ""
+_host = ""
+_far: weakref.WeakValueDictionary[tuple[bytes, str], FarSpace] = weakref.WeakValueDictionary()
 _served: ObjectSpace | None = None
 _owned: weakref.ref[ObjectSpace] | None = None
 
 
-def use_store(path: str) -> None:
-    """Note where the store of this process's host listens, for references that come from elsewhere."""
-    global _path
-    _path = path
+def use_store(path: str, host: str) -> None:
+    """Note where the store of this process's host listens, and which host that is, for references from elsewhere."""
+    global _path, _host
+    _path, _host = path, host
 
 
 def open_space(path: str, secret: bytes, about: SpaceAbout) -> ObjectSpace:
@@ -43,10 +45,12 @@ def open_space(path: str, secret: bytes, about: SpaceAbout) -> ObjectSpace:
         return made
 
 
-def space_of(secret: bytes, home: str = "") -> ObjectSpace:
-    """The space of that secret, as whatever refers to it came to this process. Raises ObjectLost."""
+def space_of(secret: bytes, home: str, host: str) -> ObjectSpace:
+    """The space of that secret on *host*, as whatever refers to it came to this process. Raises ObjectLost."""
     with _lock:
-        found = _spaces.get(secret)
+        is_far = bool(host and _host and host != _host)
+        own = _spaces.get(secret)
+        found = _far.get((secret, host)) if is_far else own
         if found is not None and not found.closed:
             return found
         if not _path:
@@ -54,12 +58,39 @@ def space_of(secret: bytes, home: str = "") -> ObjectSpace:
                 "this process has no object store to read a reference by",
                 hint="on a host of the cluster, make a client before; elsewhere, ask for the value",
             )
+        if is_far:
+            # The store there goes by it: it would wait for an owner of its own host, and then end the space.
+            home = home or (own.about.home if own is not None else "") or _host
+            far = _far[secret, host] = FarSpace(_path, host, secret, SpaceAbout(home=home))
+            return far
         return open_space(_path, secret, SpaceAbout(home=home))
 
 
 def take_gifts(gifts: Iterable[Any], home: str = "") -> tuple[Held, ...]:
     """Take what is kept for this process. Raises MalformedBody, ObjectLost."""
-    return tuple(space_of(gift.secret, home).hold(gift.key, gift.token) for gift in map(gift_of, gifts))
+    return tuple(space_of(gift.secret, home, gift.key.host).hold(gift.key, gift.token) for gift in map(gift_of, gifts))
+
+
+def confirm(space: ObjectSpace | None) -> None:
+    """Have the stores know of all that this process refers to, in *space* and on other hosts, before whoever it has
+    that from lets go of it."""
+    if space is not None:
+        space.confirm()
+    if _far:
+        with _lock:
+            others = list(_far.values())
+        for other in others:
+            other.confirm()
+
+
+def leave(space: ObjectSpace) -> None:
+    """Close a session's space, and what lies on other hosts of it."""
+    space.close()
+    with _lock:
+        others = [other for (secret, _), other in _far.items() if secret == space.secret]
+    for other in others:
+        other.close()
+        other.hang_up()
 
 
 def serve_session(space: ObjectSpace | None) -> None:
@@ -73,10 +104,13 @@ def served_space() -> ObjectSpace | None:
     return None if _served is None or _served.closed else _served
 
 
-def owns(space: ObjectSpace) -> None:
-    """Note the space of a session of this process."""
+def own_space(path: str, host: str, secret: bytes, about: SpaceAbout) -> ObjectSpace:
+    """Open the space of a session of this process; as ``use_store`` and ``open_space``."""
     global _owned
+    use_store(path, host)
+    space = open_space(path, secret, about)
     _owned = weakref.ref(space)
+    return space
 
 
 def current_space() -> ObjectSpace | None:

@@ -103,7 +103,8 @@ def small_ref(data: bytes) -> Ref[Any]:
 
 def load_ref(secret: bytes, home: str, *key: Any) -> Ref[Any]:
     """A reference to an object of that space; called by pickle."""
-    return Ref(space_of(secret, home).hold(ObjectKey(*key)))
+    object_key = ObjectKey(*key)
+    return Ref(space_of(secret, home, object_key.host).hold(object_key))
 
 
 def object_id(key: ObjectKey) -> str:

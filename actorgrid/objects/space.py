@@ -328,6 +328,10 @@ class ObjectSpace:
         self._maps.clear()
         self._memory = None
 
+    def hang_up(self) -> None:
+        """End the connection: for a space that has one of its own."""
+        self._connection.close()
+
     def _close(self, opened: int, slot: int) -> bytes:
         known = opened == self._connection.generation
         self._connection.free_slot(slot)

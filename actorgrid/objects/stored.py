@@ -109,8 +109,10 @@ def pack(
             parts.clear()
             return Packed(dump(None), tuple(parts.refers))
         held = keep(space, [data], parts)
-    # References that stand for their values: the store keeps these for the whole, bring_along needs them itself.
-    return Packed(stand_in(held), (held, *parts.refers) if as_values else (held,))
+    # References that stand for their values: the store keeps these for the whole, bring_along needs them itself. What
+    # lies on other hosts no store keeps for it: whoever has the value refers to that as well.
+    beside = parts.refers if as_values else [each for each in parts.refers if each.key.host != held.key.host]
+    return Packed(stand_in(held), (held, *beside))
 
 
 class LargeBytes:
@@ -155,7 +157,10 @@ class StandIn:
 def load_stored(secret: bytes, home: str, *key: Any) -> Any:
     """The value of an object; called by pickle. Raises ObjectLost, and what loading it does."""
     brought: bytes | None = getattr(_here, "brought", {}).get(key)
-    return load(space_of(secret, home), ObjectKey(*key)) if brought is None else _value_in(memoryview(brought), None)
+    if brought is not None:
+        return _value_in(memoryview(brought), None)
+    object_key = ObjectKey(*key)
+    return load(space_of(secret, home, object_key.host), object_key)
 
 
 def load_small(data: bytes) -> Any:
@@ -189,7 +194,7 @@ def _value_in(view: memoryview, pin: Pin | None) -> Any:
 
 
 def bring_along(body: bytes, held: Sequence[Held], bytes_max: int) -> bytes:
-    """*body* with the values that it loads from the store, for a worker of another host, or one that knows no store.
+    """*body* with the values that it loads from the store, for a worker without one: of such a host, or of before.
 
     Raises ObjectLost, HostUnreachable, and UnpicklableFunction where that is more than *bytes_max*.
     """
@@ -199,9 +204,9 @@ def bring_along(body: bytes, held: Sequence[Held], bytes_max: int) -> bytes:
     size = len(body) + sum(each.key.size for each in each_once.values())
     if size > bytes_max:
         raise UnpicklableFunction(
-            f"{size} bytes are too much to send to a worker of another host",
+            f"{size} bytes are too much to send to a worker whose host has no object store",
             asked=f"at most {bytes_max} bytes",
-            hint="run it on the client's host, where large values are shared; or write them to a file that both see",
+            hint="switch it on there (objects.enabled), run it on another host, or write them to a file that both see",
         )
     brought = {key: bytes(each.space.read(each.key).view) for key, each in each_once.items()}
     if len(brought) == 1 and body == stand_in(held[0]):

@@ -5,6 +5,7 @@ It keeps nothing that a restart could lose: who asks asks again, and connections
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any, ClassVar
 
 import actorgrid
@@ -12,6 +13,7 @@ from actorgrid.actors.ledger.query_answers import LedgerStatus, PayloadsPage
 from actorgrid.errors import ActorGridError, HostUnreachable, NotFound, NotLeader, NotSupported
 from actorgrid.supervisors.runtime import Runtime, Waiter
 from actorgrid.supervisors.server import handles
+from actorgrid.transports.object_frames import far_path
 from actorgrid.transports.peer.calls import IncomingCall, PendingAnswer, Stream
 from actorgrid.transports.peer.limits import PeerLimits
 from actorgrid.transports.peer.net import PeerNet
@@ -24,6 +26,8 @@ from ..replication.messages import MembersNow, PacketCame, RetirementFound
 from ..security.messages import MaterialChanged
 from ..security.peer_identity import peer_identity
 from ..work.attempt_dir import RESULT_FILE_BYTES_MAX
+from ..work.attempt_specs import object_store_path
+from ..work.environment import host_tag
 from .fetching import Fetching
 from .measuring import Measuring
 from .messages import (
@@ -37,6 +41,7 @@ from .messages import (
     SpreadBlobs,
     TellMembers,
 )
+from .object_relays import OBJECTS, ObjectRelays
 from .payloads import Payloads
 from .pieces import Fields, check_digest, pack, unpack, unpack_fields
 from .relays import WORKER, Relays
@@ -91,6 +96,8 @@ class Links(LedgerFollower):
         self._ledger = LedgerClient(self, self._on_snapshot, self._on_applied, jobs="told")
         self._fetching = Fetching(self._ask)
         self._relays = Relays(runtime, host.paths.work_sockets_dir, self._open_stream)
+        self._store_path = object_store_path(host.paths.work_sockets_dir, host_tag(host.paths.data_dir))
+        self._object_relays = ObjectRelays(runtime, self._store_path, self._open_stream)
         self._services = Services(self, self._relays, self._keep)
         self._payloads = Payloads()
         self._served_total = 0
@@ -113,6 +120,7 @@ class Links(LedgerFollower):
             software=actorgrid.__version__,
             limits=LIMITS,
         )
+        self._object_relays.listen(Path(far_path(str(self._store_path))))
         self.spawn(self._ledger.start())
         self.spawn(Measuring(self, self._ledger, self._net.call).run())
         self.every(REPAIR_S, self._repair)
@@ -120,6 +128,7 @@ class Links(LedgerFollower):
     def stop(self, reason: str) -> None:
         """Close everything; who waits for another host hears PeerGone."""
         self._relays.close_all()
+        self._object_relays.close()
         self._net.close()
 
     # -- the ledger
@@ -203,8 +212,11 @@ class Links(LedgerFollower):
             self.log.debug("openings of host %s are not retired yet: %s", message.openings.host_id, error)
 
     def _take_stream(self, stream: Stream) -> None:
+        if stream.target == OBJECTS:
+            self._object_relays.take(stream)
+            return
         if stream.target != WORKER:
-            raise NotSupported("there is no such stream", asked=stream.target[:80], found=WORKER)
+            raise NotSupported("there is no such stream", asked=stream.target[:80], found=f"{WORKER}, {OBJECTS}")
         self._relays.take(stream, str(unpack_fields(stream.head).get("lease_id")))
 
     # -- what the servers of this host ask
@@ -389,6 +401,8 @@ class Links(LedgerFollower):
             "link_packets_lost_total": float(self._packets_lost_total),
             "relays": float(len(self._relays)),
             "relays_opened_total": float(self._relays.opened_total),
+            "object_relays": float(len(self._object_relays)),
+            "object_relays_opened_total": float(self._object_relays.opened_total),
         }
         for refusal_name, count in self._net.refusals.items():
             figures[f"links_refused_{refusal_name}_total"] = float(count)

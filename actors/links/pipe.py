@@ -17,16 +17,22 @@ READ_BYTES = 128 * 2**10
 
 class Pipe:
     """Joins a socket and a stream. *on_over* is called once, when both have ended. *first*: what came by the stream
-    before."""
+    before; *said*: what was read of the socket before."""
 
     def __init__(
-        self, loop: NetLoop, local: socket.socket, stream: Stream, on_over: Callable[[Pipe], None], first: bytes = b""
+        self,
+        loop: NetLoop,
+        local: socket.socket,
+        stream: Stream,
+        on_over: Callable[[Pipe], None],
+        first: bytes = b"",
+        said: bytes = b"",
     ) -> None:
         self._loop = loop
         self._local = local
         self._stream = stream
         self._on_over = on_over
-        self._from_local = b""  # read, and not taken by the stream yet
+        self._from_local = said  # read, and not taken by the stream yet
         self._to_local = bytearray(first)  # come by the stream, and not taken by the socket yet
         self._local_ended = False
         self._stream_ended = False

@@ -5,7 +5,8 @@ Events in (``connect``, ``take``, ``moved``, ``tick``, ...), instructions out (`
 *Lifetime.* An object stays while a connection holds it (a reference there) or has pinned it (it is read there), while
 it is a gift that nobody has taken, or another object refers to it. A connection's end ends what it held; gifts live on
 for ``GIFT_S``, since who is to take them may just have heard of them. All objects of a space end with its owner's
-connection, whoever holds them; a space without an owner ends ``OWNERLESS_S`` after it was opened.
+connection, whoever holds them; a space without an owner ends ``OWNERLESS_S`` after it was opened. Of a session of
+another host, the owner holds what it has here by a connection as everybody does, and the space ends when it is unused.
 
 *Room.* Objects are made in memory, in order: where there is room; where the objects that were read longest ago make
 room by going to the disk; on the disk. Else the request waits for ``ROOM_S`` and fails with ObjectStoreFull. What is
@@ -31,6 +32,7 @@ from actorgrid.transports.object_frames import (
     DropObjects,
     Failed,
     GetObject,
+    GetPiece,
     GiveObject,
     HelloStore,
     Here,
@@ -47,10 +49,12 @@ from actorgrid.transports.object_frames import (
     UnpinObjects,
 )
 
+from .listing import shown
 from .records import (
     Answer,
     CloseFiles,
     HangUp,
+    ReadPiece,
     ReadSmall,
     Reserve,
     Space,
@@ -72,7 +76,7 @@ EARLY_MAX = 1000
 MAX_ENDED = 1000
 """Spaces of which it is remembered that, and why, they ended."""
 
-Instruction = Answer | ReadSmall | WriteSmall | Reserve | SpillCopy | Punch | CloseFiles | HangUp
+Instruction = Answer | ReadSmall | ReadPiece | WriteSmall | Reserve | SpillCopy | Punch | CloseFiles | HangUp
 
 
 class _Request(NamedTuple):
@@ -132,8 +136,6 @@ class ObjectStoreCore:
             space.opened_by.discard(number)
             if space.owner == number:
                 self._end(space, "its owner's session has ended")
-            elif not space.opened_by and not space.objects and not space.ended and space.owner is None:
-                self._end(space, "nobody uses it")
         for stored in list(connection.objects):
             stored.holds.pop(number, None)
             if stored.pins.pop(number, None) is not None:
@@ -144,6 +146,8 @@ class ObjectStoreCore:
         for stored, token in connection.gifts:
             if stored.state is not State.GONE:
                 self._late_gifts.append((now + GIFT_S, stored, token))
+        for space in set(connection.spaces.values()):
+            self._end_unused(space)
         self._serve_waiting(now)
 
     def take(self, number: int, frame: ProcessFrame, now: float) -> None:
@@ -164,6 +168,8 @@ class ObjectStoreCore:
         match frame:
             case GetObject():
                 self._get(connection, frame)
+            case GetPiece():
+                self._piece(connection, frame)
             case HoldObject(slot, key, token):
                 self._hold(connection, self._space(connection, slot), key, token)
             case DropObjects(slot, counts):
@@ -196,7 +202,9 @@ class ObjectStoreCore:
                 self._close(connection, slot)
             case LookStore(question):
                 spaces = {space.number: space for space in connection.spaces.values()}
-                self._answer(connection, Here(question, {"spaces": [self._shown(each) for each in spaces.values()]}))
+                self._answer(
+                    connection, Here(question, {"spaces": [shown(each, self.host_id) for each in spaces.values()]})
+                )
             case HelloStore():
                 raise MalformedBody("a second hello")
 
@@ -242,6 +250,18 @@ class ObjectStoreCore:
             self._settle(stored)
         if space.owner == connection.number:
             self._end(space, "its owner's session has ended")
+        self._end_unused(space)
+
+    def _end_unused(self, space: Space) -> None:
+        """End a space without an owner here that nobody uses. One of another host's session may be opened again."""
+        if not (space.opened_by or space.objects or space.ended) and space.owner is None:
+            self._end(space, "nobody uses it")
+            if self._is_away(space):
+                del self._ended[space.secret_hash]
+
+    def _is_away(self, space: Space) -> bool:
+        """Whether its owner is on another host."""
+        return space.about.home not in ("", self.host_id)
 
     def _space(self, connection: StoreUser, slot: int) -> Space:
         space = connection.spaces.get(slot)
@@ -555,6 +575,19 @@ class ObjectStoreCore:
         place = Place(frame.question, key.number, stored.kind, stored.block.offset, size, comes)
         self.orders.append(Answer(connection.number, place, file if comes else None))
 
+    def _piece(self, connection: StoreUser, frame: GetPiece) -> None:
+        """Have some of an object read, by who is on another host: nothing is pinned in between."""
+        space, key = self._space(connection, frame.slot), frame.key
+        stored = space.objects.get((key.store, key.number))
+        if stored is None or stored.block is None or stored.state is State.WRITING:
+            raise self._lost(space, key)
+        if frame.offset + frame.size > stored.key.size:
+            raise MalformedBody("a piece behind the end of its object", found=f"{frame.offset} + {frame.size}")
+        file, offset = FileOf(space.number, stored.kind), stored.block.offset + frame.offset
+        self.orders.append(ReadPiece(connection.number, frame.question, file, offset, frame.size))
+        if stored in self._idle:
+            self._idle.move_to_end(stored)
+
     def _lost(self, space: Space, key: ObjectKey) -> ObjectLost:
         if space.ended:
             why = space.ended
@@ -598,8 +631,11 @@ class ObjectStoreCore:
             if stored.gifts.pop(token, None) is not None:
                 self._settle(stored)
         for space in list(self._spaces.values()):
-            if space.ownerless_at is not None and now - space.ownerless_at >= OWNERLESS_S and not space.about.home:
-                self._end(space, "its owner has not come back")
+            if space.ownerless_at is not None and now - space.ownerless_at >= OWNERLESS_S:
+                if self._is_away(space):
+                    self._end_unused(space)
+                else:
+                    self._end(space, "its owner has not come back")
         for request in [each for each in self._waiting if each.deadline <= now]:
             self._waiting.remove(request)
             self._refuse(request, self._full(request.size, f"none came free in {ROOM_S:g} s"))
@@ -642,34 +678,9 @@ class ObjectStoreCore:
 
     def spaces(self, objects_max: int) -> list[dict[str, Any]]:
         """The spaces, each with its largest objects, *objects_max* of them in all spaces together."""
-        shown = [self._shown(space) for space in self._spaces.values()]
-        for each in sorted(shown, key=lambda found: -found["bytes"]):
+        found = [shown(space, self.host_id) for space in self._spaces.values()]
+        for each in sorted(found, key=lambda space: -space["bytes"]):
             objects = each["objects"]
             each["objects"] = objects[: max(0, objects_max)]
             objects_max -= len(each["objects"])
-        return shown
-
-    def _shown(self, space: Space) -> dict[str, Any]:
-        objects = sorted(space.objects.values(), key=lambda stored: -stored.key.size)
-        return {
-            "user": space.about.user,
-            "session": space.about.session,
-            "pid": space.about.pid,
-            "home": space.about.home or self.host_id,
-            "count": len(objects),
-            "bytes": sum(stored.key.size for stored in objects),
-            "memory_bytes": space.room.used[MEMORY],
-            "disk_bytes": space.room.used[DISK],
-            "processes": len(space.opened_by),
-            "objects": [
-                {
-                    "id": f"{stored.key.store[:8]}-{stored.key.number}",
-                    "bytes": stored.key.size,
-                    "where": stored.kind,
-                    "state": stored.state.value,
-                    "references": sum(stored.holds.values()) + len(stored.gifts) + stored.within,
-                    "readers": len(stored.pins),
-                }
-                for stored in objects
-            ],
-        }
+        return found

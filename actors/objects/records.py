@@ -113,6 +113,16 @@ class ReadSmall(NamedTuple):
     size: int
 
 
+class ReadPiece(NamedTuple):
+    """Read some of an object and tell it, with a checksum."""
+
+    connection: int
+    question: int
+    file: FileOf
+    offset: int
+    size: int
+
+
 class WriteSmall(NamedTuple):
     """Write an object that came along."""
 

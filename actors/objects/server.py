@@ -16,6 +16,7 @@ import select
 import socket
 import struct
 import threading
+import zlib
 from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
@@ -31,6 +32,7 @@ from actorgrid.transports.object_frames import (
     Data,
     Failed,
     HelloStore,
+    Part,
     StoreWelcome,
     encode_answer,
     encode_failed,
@@ -41,7 +43,7 @@ from actorgrid.transports.object_frames import (
 
 from .core import Instruction, ObjectStoreCore
 from .files import SpaceFiles
-from .records import Answer, CloseFiles, HangUp, ReadSmall, Reserve, SpillCopy, StoreSpec, WriteSmall
+from .records import Answer, CloseFiles, HangUp, ReadPiece, ReadSmall, Reserve, SpillCopy, StoreSpec, WriteSmall
 from .room import FileOf, Punch, StoreLimits
 
 READ_BYTES = 256 * 1024
@@ -50,6 +52,8 @@ MAX_CONNECTIONS = 4096
 MAX_STRANGERS = 64
 MAX_UNSENT_BYTES = 64 * 2**20
 """Of answers to one process: one that reads none is hung up on."""
+PAUSE_BYTES = 2**20
+"""While so much of answers is not sent to a process, it is not listened to: it may ask for more than memory holds."""
 TICK_S = 0.5
 _CREDENTIALS = struct.Struct("3i")
 
@@ -63,6 +67,8 @@ class _Process:
         self.welcome = False
         self.unsent: deque[tuple[memoryview, int]] = deque()  # with a descriptor that goes along, or -1
         self.unsent_bytes = 0
+        self.frames: deque[list[Any]] = deque()  # came, and wait until there is less unsent
+        self.attended = False  # being taken: what is to be listened for is told by the end of that
         self.mask = select.EPOLLIN
 
 
@@ -120,8 +126,9 @@ class ObjectStore:
             process = self._processes[fd]
             if mask & select.EPOLLOUT:
                 self._flush(fd, process)
-            if mask & ~select.EPOLLOUT and fd in self._processes:
-                self._read(fd, process)
+                self._attend(fd, process, reads=False)
+            if mask & ~select.EPOLLOUT:
+                self._attend(fd, process)
 
     # -- processes
 
@@ -141,14 +148,19 @@ class ObjectStore:
         self._processes[connection.fileno()] = _Process(connection)
         self._epoll.register(connection, select.EPOLLIN)
 
-    def _read(self, fd: int, process: _Process) -> None:
+    def _attend(self, fd: int, process: _Process, reads: bool = True) -> None:
+        if self._processes.get(fd) is not process:
+            return
+        process.attended = True
         try:
-            data = process.socket.recv(READ_BYTES if process.welcome else HELLO_BYTES)
-            if not data:
-                self._drop(fd)
-                return
-            for frame in process.decoder.feed(data):
-                message = parse_process_frame(frame)
+            if reads:
+                data = process.socket.recv(READ_BYTES if process.welcome else HELLO_BYTES)
+                if not data:
+                    self._drop(fd)
+                    return
+                process.frames += process.decoder.feed(data)
+            while process.frames and process.unsent_bytes < PAUSE_BYTES:
+                message = parse_process_frame(process.frames.popleft())
                 if process.welcome:
                     self.core.take(fd, message, monotonic())
                     self._carry_out()
@@ -162,15 +174,17 @@ class ObjectStore:
                     )
                     self._send(fd, encode_welcome(welcome))
                 else:
-                    raise PeerRefused("the first frame must be a hello of this version", found=str(frame[0])[:40])
+                    raise PeerRefused("the first frame must be a hello of this version", found=type(message).__name__)
             if not process.welcome and process.decoder.pending_bytes > HELLO_BYTES:
                 raise PeerRefused("the first frame must be a hello, and short")
         except BlockingIOError:
-            return
+            pass
         except (ActorGridError, TransportError) as error:
             self._refuse(fd, process, error)
         except OSError:
             self._drop(fd)
+        process.attended = False
+        self._listen(fd, process)
 
     def _refuse(self, fd: int, process: _Process, error: Exception) -> None:
         if isinstance(error, ActorGridError) and not process.unsent:
@@ -222,8 +236,12 @@ class ObjectStore:
         except OSError:
             self._drop(fd)
             return
-        mask = select.EPOLLIN | (select.EPOLLOUT if process.unsent else 0)
-        if mask != process.mask:
+        self._listen(fd, process)
+
+    def _listen(self, fd: int, process: _Process) -> None:
+        reads = 0 if process.frames or process.unsent_bytes >= PAUSE_BYTES else select.EPOLLIN
+        mask = reads | (select.EPOLLOUT if process.unsent or process.frames else 0)
+        if mask != process.mask and not process.attended and self._processes.get(fd) is process:
             process.mask = mask
             self._epoll.modify(fd, mask)
 
@@ -244,6 +262,9 @@ class ObjectStore:
                 self._send_place(number, frame, file, writable)
             case ReadSmall(number, question, file, offset, size):
                 self._send(number, encode_answer(Data(question, self._files.read(file, offset, size))))
+            case ReadPiece(number, question, file, offset, size):
+                data = self._files.read(file, offset, size)
+                self._send(number, encode_answer(Part(question, zlib.crc32(data), data)))
             case WriteSmall(file, offset, data):
                 self._files.write(file, offset, data)
             case Reserve(ticket, file, offset, size):

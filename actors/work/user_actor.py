@@ -172,7 +172,7 @@ class UserActor:
         space = here.current_space()
         body, gifts = pack_value(value, space if caller.objects else None)
         if space is not None:
-            space.confirm()
+            here.confirm(space)
         return encode_success(call.call_id, body, gifts)
 
     def check(self, caller: Caller, call: MethodCall) -> None:

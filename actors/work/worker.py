@@ -457,7 +457,7 @@ class Worker:
             reply = encode_failure(task_id, *failed)
         task_context.begins(None)
         if client.space is not None:
-            client.space.confirm()
+            self._objects.confirm(client.space)
         client.cancelled.discard(task_id)
         if task.attempt_number != 1:
             os.environ[ATTEMPT_NUMBER] = "1"

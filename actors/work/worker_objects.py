@@ -19,16 +19,20 @@ class WorkerObjects:
         self._path = "" if places is None else places.get("objects", "")
         self._host_id = "" if places is None else places.get("host_id", "")
         self._client: ObjectsOfClient | None = None
-        here.use_store(self._path)
+        here.use_store(self._path, self._host_id)
 
     def serve(self, client: ObjectsOfClient | None) -> ObjectSpace | None:
-        """The space of a client, if its large values are to be kept here."""
+        """The space of a client on this host, where its large values are kept; the client may be on another one."""
         space = None
-        if client is not None and self._path and client.home == self._host_id:
-            space = here.open_space(self._path, client.secret, SpaceAbout(home=self._host_id))
+        if client is not None and self._path:
+            space = here.open_space(self._path, client.secret, SpaceAbout(home=client.home))
         self._client = None if space is None else client
         here.serve_session(space)
         return space
+
+    def confirm(self, space: ObjectSpace) -> None:
+        """Have the stores know of all that is referred to here; *space*: of the client."""
+        here.confirm(space)
 
     def leave(self) -> None:
         """Serve nobody's space any more; what is still referred to of it here stays."""

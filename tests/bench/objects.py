@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import gc
 import os
+import tempfile
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ProcessPoolExecutor
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +16,8 @@ import numpy as np
 
 import actorgrid
 from actorgrid.client.client import Client
+from tests.processes import until
+from tests.system.cluster_host import ClusterHost
 
 from .figures import Figure, latency, registry
 from .peers import answer_of, python_with
@@ -120,6 +124,39 @@ def objects(runs: int) -> Iterator[Figure]:
         assert client.submit(sum, refs).result() == sum(range(100_000))
         yield Figure("100,000 small references put and summed", "s", [time.perf_counter() - started], False)
         client.close()
+
+
+@registry.add("object_hosts")
+def object_hosts(runs: int) -> Iterator[Figure]:
+    """Two hosts on one machine: a value goes through both agents and TLS between them, four streams at once."""
+    with tempfile.TemporaryDirectory(dir=Path.cwd()) as name, ExitStack() as held:
+        here, there = (ClusterHost(Path(name) / model, f"simulated:1x{model}-80GB") for model in ("H100", "A100"))
+        for host in (here, there):
+            held.callback(host.close)
+        here.found()
+        there.join(here, str(here.token()["token"]))
+        until(lambda: len(here.hosts()) == 2, "the cluster has two hosts")
+        client = here.client()
+
+        def result() -> float:
+            future = client.submit(ready, gpus=1, gpu_models=["A100-80GB"])
+            until(future.done, "it has its value")
+            started = time.perf_counter()
+            value = future.result()
+            took_s = time.perf_counter() - started
+            assert value[-1] == 1
+            return took_s
+
+        def argument() -> float:
+            ref = client.put(large)
+            started = time.perf_counter()
+            assert client.submit(look, ref, 5, gpus=1, gpu_models=["A100-80GB"]).result()[0] == 1
+            return time.perf_counter() - started
+
+        large = np.ones(LARGE, np.uint8)
+        for name_, one in (("read of a 100 MB result", result), ("100 MB argument", argument)):
+            rates = [LARGE / took_s / 1e9 for took_s in _rounds(one, runs)]
+            yield Figure(f"{name_} of another host", "GB/s", rates, True)
 
 
 @registry.add("object_peers")

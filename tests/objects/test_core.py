@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from actorgrid.actors.objects.core import GIFT_S, OWNERLESS_S, ROOM_S, ObjectStoreCore
-from actorgrid.actors.objects.records import Answer, CloseFiles, HangUp, ReadSmall, Reserve, SpillCopy
+from actorgrid.actors.objects.records import Answer, CloseFiles, HangUp, ReadPiece, ReadSmall, Reserve, SpillCopy
 from actorgrid.actors.objects.room import StoreLimits
 from actorgrid.errors import MalformedBody, ObjectLost, ObjectStoreFull
 from actorgrid.transports.object_frames import (
@@ -19,6 +19,7 @@ from actorgrid.transports.object_frames import (
     DropObjects,
     Failed,
     GetObject,
+    GetPiece,
     GiveObject,
     HoldObject,
     Made,
@@ -401,3 +402,42 @@ def test_a_reference_of_before_the_store_began_again_is_lost_and_says_why() -> N
     lost = town.get(OWNER, ObjectKey("4" * 16, 1, "h1", MIB))
     assert is_lost(lost) and "started again" in lost.error.message
     assert lost.error.details["objects"] == [["4" * 16, 1, "h1", MIB]]
+
+
+def test_a_piece_is_read_by_who_knows_the_space_and_nothing_behind_the_end() -> None:
+    town = Town()
+    key = town.make(OWNER, MIB)
+    orders = town.say(WORKER, GetPiece(7, 0, key, 1000, 24))
+    assert next(order for order in orders if isinstance(order, ReadPiece)).size == 24
+    assert is_lost(town.ask(WORKER, GetPiece, 0, key._replace(number=99), 0, 10))
+    assert [type(order) for order in town.say(WORKER, GetPiece(8, 0, key, MIB - 10, 11))] == [HangUp]
+    town.join(9, OTHER)
+    assert is_lost(town.ask(9, GetPiece, 0, key, 0, 10))
+
+
+def test_a_space_of_another_hosts_session_ends_when_it_is_unused_and_is_opened_again() -> None:
+    core = ObjectStoreCore(STORE, "h1", StoreLimits(8 * MIB, 64 * MIB))
+    for round_number in range(3):
+        core.connect(1)
+        core.take(1, OpenSpace(1, 0, SECRET, SpaceAbout(home="h2")), 0.0)
+        assert isinstance(core.take_orders()[-1], Answer) and core.figures()["object_spaces"] == 1
+        core.tick(OWNERLESS_S * (round_number + 1))
+        assert core.figures()["object_spaces"] == 1, "it is in use"
+        if round_number:
+            core.take(1, CloseSpace(0), 0.0)
+        core.disconnect(1, 0.0)
+        assert core.figures()["object_spaces"] == 0
+
+
+def test_a_gift_that_another_hosts_client_never_took_ends_with_its_space() -> None:
+    core = ObjectStoreCore(STORE, "h1", StoreLimits(8 * MIB, 64 * MIB))
+    core.connect(1)
+    core.take(1, OpenSpace(1, 0, SECRET, SpaceAbout(home="h2")), 0.0)
+    core.take(1, PutObject(2, 0, b"x", ()), 0.0)
+    key = ObjectKey(STORE, 1, "h1", 1)
+    core.take(1, GiveObject(0, key, 5), 0.0)
+    core.disconnect(1, 0.0)
+    assert core.figures()["objects"] == 1
+    core.tick(GIFT_S + 1)
+    core.tick(GIFT_S + OWNERLESS_S + 2)
+    assert core.figures()["objects"] == 0 and core.figures()["object_spaces"] == 0

@@ -103,7 +103,7 @@ def test_values_are_brought_along_to_who_is_not_at_the_store(space: ObjectSpace)
     twice = pickle.dumps([stored.StandIn(other), stored.StandIn(other)], 5)
     brought = stored.bring_along(twice, (other, other), 3 * MIB)  # it goes once, and counts once
     assert all(np.array_equal(each, second) for each in pickle.loads(brought))
-    with pytest.raises(UnpicklableFunction, match="too much to send to a worker of another host"):
+    with pytest.raises(UnpicklableFunction, match="too much to send to a worker whose host has no object store"):
         stored.bring_along(stored.stand_in(other), (other,), MIB)
 
 

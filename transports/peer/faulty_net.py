@@ -51,6 +51,7 @@ class _Wire:
         self.faults = faults
         self.cut = False
         self.held: deque[tuple[FaultyEnd, Frame]] = deque()
+        self.in_order: deque[tuple[FaultyEnd, Frame]] = deque()  # under way, and arriving in this order
         self.last_due_s = 0.0
 
 
@@ -129,6 +130,10 @@ class FaultyNetwork:
             if not isinstance(frame, _CAN_BE_LOST) and self.rng.random() < faults.loss:
                 delay_s += RESEND_S
             due_s = wire.last_due_s = max(wire.last_due_s, now_s + delay_s)
+            # A real clock goes on between two frames that are due at once: which timer ends first is no order.
+            wire.in_order.append((end, frame))
+            self.loop.after(due_s - now_s, lambda: self._arrive(*wire.in_order.popleft(), wire))
+            return
         self.loop.after(due_s - now_s, lambda: self._arrive(end, frame, wire))
 
     def _arrive(self, end: FaultyEnd, frame: Frame, wire: _Wire) -> None:
