@@ -16,7 +16,7 @@ from typing import Any
 
 import click
 
-from actorgrid.demo.report import Step, shortage, summary
+from actorgrid.demo.report import FrameStep, shortage, summary
 from actorgrid.demo.tiles import plan
 from actorgrid.demo.work import (
     ASKED,
@@ -222,7 +222,7 @@ def _bars(sizes: Sequence[int]) -> Iterator[_Progress]:
         yield _Bars(sizes, bars)
 
 
-def _print(steps: Sequence[Step], report: dict[str, Any]) -> None:
+def _print(steps: Sequence[FrameStep], report: dict[str, Any]) -> None:
     names = short_uuids({uuid for step in steps for uuid in step.gpu_uuids})
     rows = [
         [

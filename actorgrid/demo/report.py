@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class Step:
+class FrameStep:
     """One finished job of the demo. Times are seconds since the epoch."""
 
     job_id: str
@@ -72,7 +72,7 @@ class Step:
         }
 
 
-def shortage(steps: Sequence[Step], capacity: Mapping[str, int], asked: Mapping[str, Mapping[str, int]]) -> str:
+def shortage(steps: Sequence[FrameStep], capacity: Mapping[str, int], asked: Mapping[str, Mapping[str, int]]) -> str:
     """What the jobs waited for at the moment when most of them waited, in a sentence; empty when none waited.
 
     *capacity*: of the host, by the names of ``binding.NAMES``; *asked*: what a job of each kind takes of them.
@@ -106,7 +106,7 @@ def _request(amounts: Mapping[str, int]) -> ResourcesRecord:
     }
 
 
-def step_of(job: dict[str, Any], ended: dict[str, float], *, kind: str, frame: int, pid: int, device: str) -> Step:
+def step_of(job: dict[str, Any], ended: dict[str, float], *, kind: str, frame: int, pid: int, device: str) -> FrameStep:
     """A step from a succeeded job. *ended* knows when each job it depended on ended, and learns when it did itself.
 
     Raises ActorGridError for a job that does not say where and when it ran: the demo would be showing guesses.
@@ -123,7 +123,7 @@ def step_of(job: dict[str, Any], ended: dict[str, float], *, kind: str, frame: i
         )
     placed_at, started_at, ended_at = (float(moment) for moment in times if moment is not None)
     resources = job["resources"]
-    step = Step(
+    step = FrameStep(
         job_id=job["job_id"],
         name=job["name"],
         frame=frame,
@@ -161,7 +161,7 @@ def spread(values: Sequence[float]) -> dict[str, float] | None:
     }
 
 
-def levels(steps: Sequence[Step]) -> list[tuple[float, float, int]]:
+def levels(steps: Sequence[FrameStep]) -> list[tuple[float, float, int]]:
     """(moment, GPUs allocated from then on, jobs placed from then on), in order of time."""
     changes: dict[float, tuple[float, int]] = {}
     for step in steps:
@@ -177,7 +177,7 @@ def levels(steps: Sequence[Step]) -> list[tuple[float, float, int]]:
     return found
 
 
-def summary(steps: Sequence[Step], gpus: int) -> dict[str, Any]:
+def summary(steps: Sequence[FrameStep], gpus: int) -> dict[str, Any]:
     """The figures of the whole run."""
     began = min(step.ready_at for step in steps)
     ended = max(step.ended_at for step in steps)
@@ -211,7 +211,7 @@ def summary(steps: Sequence[Step], gpus: int) -> dict[str, Any]:
     }
 
 
-def _fullest(steps: Sequence[Step]) -> float:
+def _fullest(steps: Sequence[FrameStep]) -> float:
     """The most that was ever allocated of one GPU; above 1 would be two owners of one share."""
     by_gpu: dict[str, list[tuple[float, float]]] = {}
     for step in steps:

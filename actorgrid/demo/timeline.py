@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from .report import Step, levels
+from .report import FrameStep, levels
 
 if TYPE_CHECKING:
     from PIL.ImageDraw import ImageDraw
@@ -39,11 +39,11 @@ class TimelineRow:
 
     title: str
     detail: str
-    rows: list[list[Step]]
+    rows: list[list[FrameStep]]
 
 
 def timeline_png(
-    steps: Sequence[Step],
+    steps: Sequence[FrameStep],
     gpus: Sequence[tuple[str, str]],
     title: str,
     subtitle: str,
@@ -114,7 +114,7 @@ def nice_step(least: float) -> float:
     return next(factor * power for factor in (1, 2, 5, 10) if factor * power >= least * (1 - 1e-9))
 
 
-def lay_out(steps: Sequence[Step], gpus: Sequence[tuple[str, str]]) -> list[TimelineRow]:
+def lay_out(steps: Sequence[FrameStep], gpus: Sequence[tuple[str, str]]) -> list[TimelineRow]:
     """Lanes in order of GPU index, then the CPU; steps that overlap in time get rows of their own."""
     lanes = []
     for index, (uuid, model) in enumerate(gpus):
@@ -127,8 +127,8 @@ def lay_out(steps: Sequence[Step], gpus: Sequence[tuple[str, str]]) -> list[Time
     return lanes
 
 
-def _rows(steps: Sequence[Step], least: int) -> list[list[Step]]:
-    rows: list[list[Step]] = [[] for _ in range(least)]
+def _rows(steps: Sequence[FrameStep], least: int) -> list[list[FrameStep]]:
+    rows: list[list[FrameStep]] = [[] for _ in range(least)]
     for step in sorted(steps, key=lambda step: step.placed_at):
         free = next((row for row in rows if not row or row[-1].ended_at <= step.placed_at), None)
         if free is None:
@@ -189,7 +189,7 @@ class _Painter:
 
         return float(self._draw.textlength(text, font=ImageFont.load_default(size)))
 
-    def colour(self, step: Step) -> Colour:
+    def colour(self, step: FrameStep) -> Colour:
         if step.kind != "tile":
             return TINT_OF_CPU
         colour = frame_colour(step.frame, self._colours)
@@ -205,7 +205,7 @@ def frame_colour(frame: int, frames: int) -> Colour:
     return round(red * 255), round(green * 255), round(blue * 255)
 
 
-def _legend(paint: _Painter, steps: Sequence[Step], colours: int, y: float) -> None:
+def _legend(paint: _Painter, steps: Sequence[FrameStep], colours: int, y: float) -> None:
     x = float(MARGIN)
     entries = [(f"frame {number + 1}", frame_colour(number, colours)) for number in sorted({s.frame for s in steps})]
     if len(entries) > 10:
@@ -218,7 +218,7 @@ def _legend(paint: _Painter, steps: Sequence[Step], colours: int, y: float) -> N
         x += 20 + paint.width(name, 14) + 22
 
 
-def _chart(paint: _Painter, steps: Sequence[Step], gpus: int, top: float, ticks: Sequence[float]) -> None:
+def _chart(paint: _Painter, steps: Sequence[FrameStep], gpus: int, top: float, ticks: Sequence[float]) -> None:
     """Share of all GPUs allocated, over time."""
     course = levels(steps)
     peak = max((share for _, share, _ in course), default=0.0)

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from actorgrid.errors import ActorGridError, StartFailed, TaskCancelled
 
-from .report import Step, step_of
+from .report import FrameStep, step_of
 from .tiles import Tile, TilePicture, TileResult, make_poster, render_tile, stitch_frame
 
 if TYPE_CHECKING:
@@ -79,10 +79,10 @@ def result_of(future: Future[Any]) -> Any:
         raise TaskCancelled("a step of the demo was cancelled") from error
 
 
-def steps_of(client: Client, work: Submitted, tiling: Sequence[Sequence[Tile]]) -> list[Step]:
+def steps_of(client: Client, work: Submitted, tiling: Sequence[Sequence[Tile]]) -> list[FrameStep]:
     """The record of every job, tiles first so that the ends of dependencies are known."""
     ended: dict[str, float] = {}
-    steps: list[Step] = []
+    steps: list[FrameStep] = []
     for number, frame in enumerate(work.tiles):
         for rendered, tile in zip(frame, tiling[number], strict=True):
             result = rendered.result()

@@ -21,7 +21,7 @@ from actorgrid.cli import demo
 from actorgrid.demo import report as demo_report
 from actorgrid.demo import tiles as demo_tiles
 from actorgrid.demo import timeline, work
-from actorgrid.demo.report import Step, levels, percentile, step_of, summary
+from actorgrid.demo.report import FrameStep, levels, percentile, step_of, summary
 from actorgrid.demo.tiles import Frame, Tile, make_poster, plan, render_tile, stitch_frame
 from actorgrid.errors import ActorGridError, StartFailed
 
@@ -130,8 +130,10 @@ def test_an_empty_picture_is_refused() -> None:
 # -- the figures
 
 
-def step(name: str, start: float, end: float, gpu: int | None = 0, ready: float = 0.0, share: float = 0.25) -> Step:
-    return Step(
+def step(
+    name: str, start: float, end: float, gpu: int | None = 0, ready: float = 0.0, share: float = 0.25
+) -> FrameStep:
+    return FrameStep(
         job_id=name,
         name=name,
         frame=0,
