@@ -15,6 +15,8 @@ if TYPE_CHECKING:
     from actorgrid.client.async_client import AsyncClient as AsyncClient
     from actorgrid.client.client import Client as Client
     from actorgrid.client.client import connect as connect
+    from actorgrid.client.dag import Dag as Dag
+    from actorgrid.client.dag import Function as Function
     from actorgrid.client.environment import Environment as Environment
     from actorgrid.client.joblib_backend import register_joblib as register_joblib
     from actorgrid.client.local_cluster import LocalCluster as LocalCluster
@@ -35,8 +37,10 @@ _HOME = {
     "AsyncClient": "actorgrid.client.async_client",
     "Client": "actorgrid.client.client",
     "CurrentTask": "actorgrid.task_context",
+    "Dag": "actorgrid.client.dag",
     "Environment": "actorgrid.client.environment",
     "FencingToken": "actorgrid.fencing",
+    "Function": "actorgrid.client.dag",
     "LocalCluster": "actorgrid.client.local_cluster",
     "Ref": "actorgrid.objects.refs",
     "actor": "actorgrid.client.user_actors",
@@ -55,8 +59,10 @@ __all__ = [
     "AsyncClient",
     "Client",
     "CurrentTask",
+    "Dag",
     "Environment",
     "FencingToken",
+    "Function",
     "LocalCluster",
     "Ref",
     "__version__",

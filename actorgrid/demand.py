@@ -32,7 +32,8 @@ class Demand:
 
     Amounts are those of each member of a *gang* (1 to 4096), and of GPUs those of each device. *affinity_hard* are the
     only devices it may have, by UUID (empty: any); *affinity_soft* names racks and hosts it would like. *layout* says
-    how the members of a gang are to lie. Without GPUs, what else is said of them is dropped; so is the layout of one.
+    how the members of a gang are to lie. *hosts* are the only hosts it may have, by id (empty: any). Without GPUs,
+    what else is said of them is dropped; so is the layout of one.
 
     Raises BadRequest for amounts or a gang out of range.
     """
@@ -47,6 +48,7 @@ class Demand:
     affinity_soft: tuple[str, ...] = ()
     gang: int = 1
     layout: str = ""
+    hosts: tuple[str, ...] = ()
     _hash: int = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
@@ -89,6 +91,7 @@ class Demand:
             self.affinity_soft,
             self.gang,
             self.layout,
+            self.hosts,
         )
 
     # -- spellings
@@ -123,6 +126,7 @@ class Demand:
             tuple(sorted(get("gpu_affinity", ()))),
             int(get("gang", 1)),
             APART if get("spread", False) else NEAR,
+            _names(get("hosts")),
         )
 
     def to_record(self) -> ResourcesRecord:
@@ -141,6 +145,8 @@ class Demand:
             record["gang"] = self.gang
         if self.apart:
             record["spread"] = True
+        if self.hosts:
+            record["hosts"] = list(self.hosts)
         return record
 
     def arguments(self) -> dict[str, Any]:
@@ -183,6 +189,7 @@ class Demand:
             and self.memory_mib >= other.memory_mib
             and (not other.affinity_hard or self.affinity_hard == other.affinity_hard)
             and (not other.gpu_count or self.gpu_models == other.gpu_models)
+            and (not other.hosts or self.hosts == other.hosts)
         )
 
 
@@ -197,9 +204,15 @@ def _known(
     affinity_hard: tuple[str, ...],
     gang: int,
     layout: str,
+    hosts: tuple[str, ...],
 ) -> Demand:
     gpus = gpu_count, gpu_milli, gpu_memory_mib, gpu_models, affinity_hard
-    return Demand(cpu_milli, memory_mib, *gpus, gang=gang, layout=layout)
+    return Demand(cpu_milli, memory_mib, *gpus, gang=gang, layout=layout, hosts=hosts)
+
+
+def _names(value: object) -> tuple[str, ...]:
+    """Names of hosts in a record; what hosts of before took unread, under that key, may be anything."""
+    return tuple(sorted(each for each in value if isinstance(each, str))) if isinstance(value, list) else ()
 
 
 def _mib(amount_bytes: int) -> int:

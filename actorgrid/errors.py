@@ -122,6 +122,9 @@
     - EnvironmentFailed
     - ContainerFailed
     - DependencyFailed
+    - InputLost
+    - StepFailed
+    - StepSkipped
     - OutsideTask
 
 Each error says what was asked, what was found and what to try (``asked``, ``found``, ``hint``); all
@@ -784,6 +787,19 @@ class ContainerFailed(TaskError):
 
 class DependencyFailed(TaskError):
     """Work this work depends on did not succeed."""
+
+
+class InputLost(TaskError):
+    """What steps of a graph take from others is nowhere any more; it is made again. ``details["steps"]``: of which."""
+
+
+class StepFailed(TaskError):
+    """A graph has failed, as a step of it has for good; ``details["step"]`` is its id, ``details["steps"]`` those of
+    all that failed."""
+
+
+class StepSkipped(TaskError):
+    """A step of a graph was passed over: a condition does not hold, or what it takes was passed over."""
 
 
 class OutsideTask(TaskError):

@@ -97,7 +97,7 @@ class ClientHello(NamedTuple):
     """Earlier versions have none."""
 
 
-class Function(NamedTuple):
+class TaughtFunction(NamedTuple):
     """A function that later tasks name by its id."""
 
     fn_id: bytes
@@ -241,7 +241,7 @@ class Output(NamedTuple):
 
 ClientFrame = (
     ClientHello
-    | Function
+    | TaughtFunction
     | TaskFrame
     | InputValue
     | CancelTask
@@ -370,7 +370,7 @@ def parse_client_frame(frame: list[Any]) -> ClientFrame:
         case ["value", int(key), bytes(body)] if 0 <= key <= MAX_TASK_ID:
             return InputValue(key, body)
         case ["function", bytes(fn_id), bytes(code)] if len(fn_id) == FN_ID_BYTES:
-            return Function(fn_id, code)
+            return TaughtFunction(fn_id, code)
         case ["cancel", int(task_id)]:
             return CancelTask(task_id)
         case ["recall"]:

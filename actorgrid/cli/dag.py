@@ -1,4 +1,4 @@
-"""``dag``: plans of graphs."""
+"""``dag``: plans of graphs, and what they are like on the cluster."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from .call import CommandContext, host_command, host_options
+from .dag_show import show
 from .show import size, table
 
 if TYPE_CHECKING:
@@ -23,7 +24,10 @@ GPU_MEMORY_MIB = 80 * 1024
 @host_options
 @click.pass_context
 def command(ctx: click.Context) -> None:
-    """Plan graphs of steps (DAGs)."""
+    """Plan graphs of steps (DAGs), look at them."""
+
+
+command.add_command(show)
 
 
 def _counts(_ctx: click.Context, _param: click.Parameter, text: str) -> list[int]:

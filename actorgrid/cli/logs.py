@@ -10,6 +10,8 @@ from typing import Any, BinaryIO
 
 import click
 
+from actorgrid.errors import BadRequest
+
 from . import candidates
 from .call import CommandContext, host_command
 from .ranks import RANKS_MAX, Labelled, Ranks, members_of
@@ -68,6 +70,12 @@ def command(
                 binary(stream).write(data)
                 binary(stream).flush()
         return
+    if job.get("kind") == "graph":
+        raise BadRequest(
+            "a graph has no output of its own: the jobs that ran its steps have",
+            asked=job["job_id"],
+            hint=f"actorgrid dag show {job['job_id']} names them",
+        )
     of = _Of(call, job["job_id"], attempt, rank or 0, tail)
     gang = members_of(job)
     if call.json:

@@ -1,4 +1,4 @@
-"""``submit``: a Python file as a job."""
+"""``submit``: a Python file as a job, or a file with a graph of steps."""
 
 from __future__ import annotations
 
@@ -12,20 +12,53 @@ from .call import CommandContext, host_options, pass_call
 from .printing import say
 from .work import request, work_options
 
+SUFFIXES = (".yaml", ".yml", ".json")
+"""Of files with graphs."""
 
-@click.command(context_settings={"allow_interspersed_args": False})
+
+class SubmitCommand(click.Command):
+    """Options behind a Python file are the program's own; behind a graph they are ours, as it takes none."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """As click does it, once it is known which of the two it is."""
+        try:
+            found, _, _ = self.make_parser(ctx).parse_args(list(args))
+            ctx.allow_interspersed_args = str(found.get("file", "")).endswith(SUFFIXES)
+        except click.UsageError:
+            pass  # it is raised again
+        return super().parse_args(ctx, args)
+
+
+@click.command(cls=SubmitCommand, context_settings={"allow_interspersed_args": False})
 @work_options
+@click.option("--strategy", metavar="NAME", help="Of a graph: who decides which step runs where (docs/graphs.md).")
+@click.option(
+    "--time-scale", type=click.FloatRange(0), default=1.0, metavar="X", help="Of a traced workflow: times its runtimes."
+)
+@click.option(
+    "--bytes-scale", type=click.FloatRange(0), default=1.0, metavar="X", help="Of a traced workflow: times its sizes."
+)
+@click.option("--busy", is_flag=True, help="Of a traced workflow: its steps compute; else they sleep.")
 @host_options
-@click.argument("file", metavar="FILE.py", type=click.Path(exists=True, dir_okay=False, readable=True))
+@click.argument("file", metavar="FILE", type=click.Path(exists=True, dir_okay=False, readable=True))
 @click.argument("arguments", metavar="[ARGS]...", nargs=-1)
 @pass_call
-def command(call: CommandContext, /, file: str, arguments: tuple[str, ...], **options: Any) -> None:
-    """Queue a Python file as a job.
+@click.pass_context
+def command(ctx: click.Context, call: CommandContext, /, file: str, arguments: tuple[str, ...], **options: Any) -> None:
+    """Queue a Python file as a job, or the graph of steps in a file.
 
-    Prints the job's id. The file is read when the job starts: it must still be there then, unless it goes along with
-    --working-dir. What --out names is kept on its host when it has ended: actorgrid get JOB. It runs in the Python of
-    the active venv, else in ours; with -r, --with or --python in another.
+    Prints the job's id. FILE ends in .yaml, .yml or .json for a graph (docs/graphs.md), which may be a traced workflow
+    of WfCommons; what its steps need is said in it. A Python file is read when the job starts: it must still be there
+    then, unless it goes along with --working-dir. What --out names is kept on its host when it has ended: actorgrid
+    get JOB. It runs in the Python of the active venv, else in ours; with -r, --with or --python in another.
     """
+    from .graph_file import OF_A_WORKFLOW, refuse, submit_graph
+
+    if file.endswith(SUFFIXES):
+        submit_graph(ctx, call, file, {**options, "arguments": arguments})
+        return
+    refuse(ctx, set(options) - {"strategy", *OF_A_WORKFLOW}, "is about graphs, and this file has none")
+    options = {name: value for name, value in options.items() if name not in ("strategy", *OF_A_WORKFLOW)}
     path = os.path.abspath(file)
     options["name"] = options["name"] or os.path.basename(path)
     if options["working_dir"] is not None:

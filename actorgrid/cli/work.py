@@ -239,7 +239,7 @@ def request(call: CommandContext, command: list[str], stdin: bytes | None = None
     env_from_me = options.pop("env_from_me")
     if options["container"] is not None and env_from_me is None:
         env_from_me = False  # its image has a PATH and a Python of its own
-    options["env"] = _environment(call, options["env"], env_from_me)
+    options["env"] = variables_sent(call, options["env"], env_from_me)
     options["depends_on"] = [find_job(call.http, text)["job_id"] for text in options.pop("after")]
     options["preemptible"] = not options.pop("no_preempt")
     environment = python_environment(options)
@@ -265,23 +265,30 @@ def python_environment(options: dict[str, Any]) -> Environment | None:
 
 def _place(call: CommandContext, options: dict[str, Any]) -> dict[str, str]:
     """Where it runs: in a directory that is on its host, or in one that is sent along (it is sent here)."""
-    cwd, sent, exclude = options.pop("cwd"), options.pop("working_dir"), options.pop("exclude")
+    cwd = options.pop("cwd")
+    if cwd is not None and options["working_dir"] is not None:
+        raise click.UsageError("--cwd and --working-dir both say where it runs: give one of them")
+    sent = sent_along(call, options)
+    return {"cwd": os.path.abspath(cwd or os.getcwd())} if sent is None else {"working_dir": sent}
+
+
+def sent_along(call: CommandContext, options: dict[str, Any]) -> str | None:
+    """The digest of the directory that the options say to send along, which is sent here; takes them out."""
+    sent, exclude = options.pop("working_dir"), options.pop("exclude")
     if sent is None:
         if exclude:
             raise click.UsageError("--exclude is about a directory that is sent along: say --working-dir DIR as well")
-        return {"cwd": os.path.abspath(cwd or os.getcwd())}
-    if cwd is not None:
-        raise click.UsageError("--cwd and --working-dir both say where it runs: give one of them")
+        return None
     from actorgrid.client.working_dir import WorkingDir
 
     from .show import progress
 
     with progress(call.json) as report:
         report(f"sending {sent} along", 0.0, 0.0)
-        return {"working_dir": WorkingDir(sent, exclude).send_to_door(call.http)}
+        return WorkingDir(sent, exclude).send_to_door(call.http)
 
 
-def _environment(call: CommandContext, named: dict[str, str], wanted: bool | None) -> dict[str, str]:
+def variables_sent(call: CommandContext, named: dict[str, str], wanted: bool | None) -> dict[str, str]:
     """What the job gets of ours: what was named, and the rest that travels where that is wanted."""
     if wanted is False or (wanted is None and not call.speaks_to_this_machine_alone):
         return named

@@ -23,6 +23,7 @@ from .cluster_view import ClusterViewClient
 from .find import fingerprint, locate
 from .forks import renew_in_children
 from .function_calls import FunctionCalls
+from .graph_calls import GraphCalls
 from .http import AdminHttp, segment
 from .nested import LOOK_S, NESTED_WAIT_S, inside_work, never_starts
 from .options import TaskOptions, options_of
@@ -69,11 +70,10 @@ class CommandResult:
         return self.state == "succeeded"
 
 
-class Client(ClusterViewClient, FunctionCalls):
+class Client(ClusterViewClient, FunctionCalls, GraphCalls):
     """A client of a host, or of its cluster, for one user. Safe to use from many threads.
 
-    A forked child goes on with it: it opens a session of its own when it submits. Futures, workers and locks of before
-    the fork stay the parent's.
+    A forked child goes on with it, with a session of its own; futures, workers and locks of before stay the parent's.
 
     A ``concurrent.futures.Executor``. ``with client:`` makes it the one that ``@task`` functions use, waits at its
     end for the session tasks that are unfinished, and closes it; left by an exception, it cancels them, as closing

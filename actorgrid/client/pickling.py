@@ -231,27 +231,37 @@ class _JobPickler(CodePickler):
         return None
 
 
-def dumps(value: Any, what: str, jobs: dict[str, None] | None = None, beside: PickledBeside | None = None) -> bytes:
+MakePickler = Callable[[io.BytesIO], CodePickler]
+"""Makes a pickler of what is written to a buffer: one that knows what stands for something else."""
+
+
+def dumps(
+    value: Any,
+    what: str,
+    jobs: dict[str, None] | None = None,
+    beside: PickledBeside | None = None,
+    make: MakePickler | None = None,
+) -> bytes:
     """Pickle *value*; with *jobs*, references to jobs are allowed and collected there. *beside* takes what pickle
-    leaves out of it, and then there may be any amount of it.
+    leaves out of it, and then there may be any amount of it. *make* makes the pickler.
 
     Raises UnpicklableFunction, which names the part that cannot be pickled, also when there is too much of it.
     """
     try:
-        return _dump(value, jobs, beside)
+        return _dump(value, jobs, beside, make)
     except (UnpicklableFunction, ActorGridError):
         raise
     except Exception as error:  # noqa: BLE001 - user objects raise what they like from __reduce__
         failure = error
     tried: list[str] = []
     while len(tried) < MAX_MODULES_BY_NAME:
-        found = _blame(value)
+        found = _blame(value, make)
         package = _modules.by_name_instead(found.chain)
         if not package:
             break
         tried.append(package)
         try:
-            return _dump(value, jobs, beside)
+            return _dump(value, jobs, beside, make)
         except UnpicklableFunction:
             raise
         except Exception as error:  # noqa: BLE001 - as above
@@ -265,12 +275,20 @@ def dumps(value: Any, what: str, jobs: dict[str, None] | None = None, beside: Pi
     ) from failure
 
 
-def _dump(value: Any, jobs: dict[str, None] | None, beside: PickledBeside | None = None) -> bytes:
+def _dump(
+    value: Any,
+    jobs: dict[str, None] | None,
+    beside: PickledBeside | None = None,
+    make: MakePickler | None = None,
+) -> bytes:
     _modules.mark()
     buffer = io.BytesIO()
     if beside is not None:
         beside.clear()  # what was found before something could not be pickled
-    pickler = CodePickler(buffer, 5, buffer_callback=beside) if jobs is None else _JobPickler(buffer, jobs)
+    if make is not None:
+        pickler = make(buffer)
+    else:
+        pickler = CodePickler(buffer, 5, buffer_callback=beside) if jobs is None else _JobPickler(buffer, jobs)
     pickler.dump(value)
     return buffer.getvalue() if beside is not None else _bounded(buffer.getvalue())
 
@@ -288,14 +306,14 @@ def _bounded(data: bytes) -> bytes:
 # -- whom to blame
 
 
-def _blame(value: Any) -> Blame:
+def _blame(value: Any, make: MakePickler | None = None) -> Blame:
     parts = value.parts() if isinstance(value, (_Arguments, _JobCall)) else None
-    return blame(value, _pickles, parts=parts, opaque=is_future)
+    return blame(value, lambda part: _pickles(part, make), parts=parts, opaque=is_future)
 
 
-def _pickles(value: Any) -> bool:
+def _pickles(value: Any, make: MakePickler | None) -> bool:
     try:
-        _dump(value, {})
+        _dump(value, {}, make=make)
     except Exception:  # noqa: BLE001 - whatever a user's object raises means no
         return False
     return True

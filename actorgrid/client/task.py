@@ -38,6 +38,8 @@ class _Choice:
         self.lock = threading.Lock()
 
 
+_steps_instead: Callable[[Task[..., Any], tuple[Any, ...], dict[str, Any]], Any] | None = None
+"""Set by ``dag.py`` once it is loaded: what makes a step of a call inside of ``with dag:``."""
 _choice = _Choice()
 renew_in_children(_choice)
 _entered: list[Client] = []
@@ -53,7 +55,9 @@ class Task(Generic[P, T]):
         functools.update_wrapper(self, fn)
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> T:
-        """Run the function in this process, as if it were not decorated."""
+        """Run the function in this process, as if it were not decorated; inside of ``with dag:``, add a step."""
+        if _steps_instead is not None and (step := _steps_instead(self, args, kwargs)) is not None:
+            return cast("T", step)  # stands for the value
         return self.fn(*args, **kwargs)
 
     @overload

@@ -31,6 +31,9 @@ LATE_PART = 0.1
 class Allocator(Protocol):
     """What decides which step begins where."""
 
+    by_plan: bool
+    """Whether it goes by its plan alone, and on a cluster is not asked again: steps are then tried first where ``hint``
+    says, in the order of their urgency."""
     holds_back: bool
     """Whether a step that it claims no room for is to wait, although the cluster's queue would take it."""
 
@@ -52,6 +55,7 @@ class _Choosing:
     """An allocator that looks at one step after the other, the most urgent first, and never waits."""
 
     name = ""
+    by_plan = False
     holds_back = False
 
     def prepare(self, graph: Graph, tracker: ResourceTracker) -> Sequence[float] | None:
@@ -111,6 +115,7 @@ class LeastFragmentation(_Choosing):
     """Each step where the placement policy wants it: where it spoils least of what others could have."""
 
     name = "least_fragmentation"
+    by_plan = True  # on a cluster, its placement policy decides
 
     def allocate(self, ready: Sequence[int], tracker: ResourceTracker, now_s: float) -> None:
         """As in Allocator."""
@@ -161,6 +166,7 @@ class TimeOptimized:
     plan's order; where runtimes turn out otherwise, what is late goes wherever it is done first."""
 
     name = "time_optimized"
+    by_plan = True
     holds_back = False
 
     def __init__(self, bandwidth: float = BANDWIDTH) -> None:
@@ -281,7 +287,7 @@ def find_allocator(name: str) -> Allocator:
                 f"the entry point {name!r} gives no allocator",
                 asked=offered[name].value,
                 found=type(found).__name__,
-                hint="give it what actorgrid.dag.allocators.Allocator says: holds_back, prepare, allocate, hint",
+                hint="derive it from FirstAvailable, or give it all that actorgrid.dag.allocators.Allocator says",
             )
         return found
     names = allocator_names()

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Protocol, TypedDict
 
 from actorgrid.demand import Demand
-from actorgrid.errors import UnknownNode, UnsatisfiableCost
+from actorgrid.errors import AdoptRefused, UnknownNode, UnsatisfiableCost
 from actorgrid.hotpath import PlacementEngine
 from actorgrid.hotpath.records import WHOLE_GPU_MILLI
 
@@ -42,6 +42,21 @@ class HostCapacity:
         if self.price_per_hour is not None:
             return self.price_per_hour
         return FREE_CPU_PRICE * self.cpu_milli / 1000 + GPU_PRICE * len(self.gpus)
+
+
+class HeldOnHost(TypedDict):
+    """What somebody holds on a host."""
+
+    gpu_indexes: list[int]
+    """Its devices, by index on that host."""
+    gpu_milli: int
+    """Thousandths of each device."""
+    gpu_memory_mib: int
+    """MiB of each device's memory."""
+    cpu_milli: int
+    """CPU, in thousandths of a core."""
+    memory_mib: int
+    """Memory of the host, in MiB."""
 
 
 class ResourceTracker(Protocol):
@@ -163,6 +178,30 @@ class ClusterTracker:
         return free, whole
 
     # -- what happens
+
+    def occupy(self, id: str, host: str, held: HeldOnHost) -> None:
+        """Take note of what others hold on *host*; nothing, where it is not among the hosts or has not got it."""
+        if host not in self._by_name:
+            return
+        try:
+            self._engine.adopt(
+                id,
+                ((host, tuple(held["gpu_indexes"])),),
+                cpu_milli=held["cpu_milli"],
+                memory_mib=held["memory_mib"],
+                gpu_milli=held["gpu_milli"] or WHOLE_GPU_MILLI,
+                gpu_memory_mib=held["gpu_memory_mib"],
+            )
+        except AdoptRefused:
+            return
+        used = self._used[host]
+        used[0] += held["cpu_milli"]
+        used[1] += held["memory_mib"]
+        used[2] += held["gpu_milli"] * len(held["gpu_indexes"])
+
+    def lies(self, step: int, host: str) -> None:
+        """Take note that *step* runs, or has run, on *host*, holding what ``occupy`` was told of."""
+        self._at[step] = host
 
     def ended(self, step: int) -> None:
         """Take note that *step* holds its room no more."""

@@ -4,6 +4,11 @@ A step has a name in its graph (``id``). It takes the values of the steps named 
 in ``after``, whose values it does not want. A graph is checked whole when it is made (``Graph``): an id that is there
 twice, a producer that is not there, or a circle is a named error, with the way through the graph that leads there.
 
+A step may run only if others said so (``when``): a *word*, a number, a truth or a short text, that a step gave. One
+whose condition does not hold is passed over, and with it whatever takes its value; what only comes after it does not
+mind. A *merge* takes the value of one of its inputs that was not passed over, so branches come together, and a loop of
+at most so many rounds is so many steps, each of which has a condition, and a merge.
+
 Steps of two kinds are no work of their own: the value of a *value* step was sent along, and an *inline* step is
 computed anew wherever its value is wanted. Both are part of the steps that take them (``Graph.producers`` leads past
 them to the steps that really run).
@@ -40,16 +45,23 @@ NOTHING: Mapping[str, int] = MappingProxyType({})
 
 
 class StepKind(StrEnum):
-    """What a step is: two kinds that run by themselves, and two that are part of what takes them."""
+    """What a step is: two kinds that run by themselves, one that takes over the value of the first (or last) of its
+    inputs that was not passed over, and two that are part of what takes them."""
 
     FUNCTION = "function"
     COMMAND = "command"
+    MERGE = "merge"
     VALUE = "value"
     INLINE = "inline"
 
     @property
     def runs(self) -> bool:
-        """Whether it is work of its own."""
+        """Whether it has an outcome of its own: others wait for it."""
+        return self in (StepKind.FUNCTION, StepKind.COMMAND, StepKind.MERGE)
+
+    @property
+    def is_work(self) -> bool:
+        """Whether it takes a job."""
         return self in (StepKind.FUNCTION, StepKind.COMMAND)
 
 
@@ -94,12 +106,21 @@ class Cost:
 
 
 @dataclass(frozen=True, slots=True)
+class Condition:
+    """Another step, and the word that it has to have given."""
+
+    step: str
+    word: bool | int | float | str | None
+
+
+@dataclass(frozen=True, slots=True)
 class GraphStep:
     """One step. What it runs is nothing that is looked at here.
 
     *input_bytes* says how much of each input's output it takes, in their order (empty: all of it). *node* is the host
     that it must run on; *collocated* the step on whose host it must run, with room for both at once. *retries* are
-    further attempts that a failure gets.
+    further attempts that a failure gets. It runs if all of *when* hold. A merge takes the first of its inputs that has
+    a value, with *last* the last.
     """
 
     id: str
@@ -111,6 +132,13 @@ class GraphStep:
     node: str = ""
     collocated: str = ""
     retries: int = 0
+    when: tuple[Condition, ...] = ()
+    last: bool = False
+
+    @property
+    def waits_for(self) -> tuple[str, ...]:
+        """The steps whose values it does not take and that have to be over before it."""
+        return (*self.after, *(each.step for each in self.when))
 
 
 class Graph:
@@ -139,7 +167,7 @@ class Graph:
                 raise InvalidGraph(f"two steps are called {step.id!r}", asked=step.id, hint="each has an id of its own")
             self.number[step.id] = number
         self._inputs = [self._numbers(step, step.inputs) for step in self.steps]
-        self._after = [self._numbers(step, step.after) for step in self.steps]
+        self._after = [self._numbers(step, step.waits_for) for step in self.steps]
         if sum(map(len, self._inputs)) + sum(map(len, self._after)) > ARROWS_MAX:
             raise InvalidGraph("a graph has too many arrows between its steps", found=f"at most {ARROWS_MAX}")
         self.order: tuple[int, ...] = self._topological_order()

@@ -16,7 +16,7 @@ from actorgrid.demand import Demand
 
 from .hosts import HostCapacity
 from .list_schedule import Lanes, LaneSchedule, schedule
-from .model import Graph
+from .model import ONE_CPU, Graph
 from .ranks import (
     BANDWIDTH,
     PlannedGraph,
@@ -123,11 +123,12 @@ def share_of(host: HostCapacity, demand: Demand) -> float:
 
 def lane_counts(graph: Graph, hosts: Sequence[HostCapacity]) -> list[int] | None:
     """How many lanes each host is for all steps of *graph* alike; ``None``: that depends on the step, or on others."""
-    demands = {graph.steps[number].cost.demand for number in graph.running}
+    demands = {graph.steps[number].cost.demand for number in graph.running if graph.steps[number].kind.is_work}
     if any(demand.gang > 1 for demand in demands) or graph.in_parallel:
         return None
     if any(graph.steps[number].cost.named for number in graph.running):
         return None
+    demands = demands or {ONE_CPU}
     counts = {tuple(slots_of(host, demand) for host in hosts) for demand in demands}
     return list(counts.pop()) if len(counts) == 1 else None
 

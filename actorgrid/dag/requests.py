@@ -13,8 +13,8 @@ from pydantic import AliasChoices, BeforeValidator, Field, ValidationError, mode
 
 from actorgrid.demand import Demand
 from actorgrid.errors import InvalidGraph
-from actorgrid.models import ExecText, Pool, RequestBody, Resources, parse_bytes
-from actorgrid.sizes import PATH_BYTES_MAX
+from actorgrid.models import Annotations, ExecText, Pool, RequestBody, Resources, parse_bytes
+from actorgrid.sizes import ANNOTATIONS_MAX, PATH_BYTES_MAX, WHOLE_MAX
 
 from .allocators import DEFAULT
 from .model import (
@@ -23,6 +23,7 @@ from .model import (
     RETRIES_MAX,
     SECONDS_MAX,
     STEPS_MAX,
+    Condition,
     Cost,
     Graph,
     GraphStep,
@@ -32,6 +33,15 @@ from .model import (
 
 FILE_BYTES_MAX = 64 * 2**20
 """Of a file with a graph."""
+NUMBER_MAX = 1e300
+DIGEST = r"^[0-9a-f]{64}$"
+Word = (
+    bool
+    | Annotated[int, Field(ge=-WHOLE_MAX, le=WHOLE_MAX)]
+    | Annotated[float, Field(ge=-NUMBER_MAX, le=NUMBER_MAX)]
+    | Annotated[str, Field(max_length=256)]
+    | None
+)
 GRAPH_ID = r"^[A-Za-z0-9][A-Za-z0-9_-]{0,39}$"
 """A job's id, short enough that those of its steps are none too long; without dots, which these have."""
 StepId = Annotated[str, Field(min_length=1, max_length=ID_CHARS_MAX)]
@@ -49,6 +59,20 @@ def _input(value: object) -> object:
     return {"step": value} if isinstance(value, str) else value
 
 
+class StepCondition(RequestBody):
+    """Another step, and the word that it has to have given: a number, a truth or a short text."""
+
+    step: StepId
+    word: Word
+
+
+class CallPlace(RequestBody):
+    """Where in the graph's bundle the call of a function begins, and how long it is, its digest included."""
+
+    offset: Annotated[int, Field(ge=0, le=2**40)]
+    size: Annotated[int, Field(ge=0, le=2**40)]
+
+
 class StepRequest(Resources):
     """One step of a graph. *gpus*, *cpus*, *memory* and the like are what one run of it needs."""
 
@@ -61,6 +85,12 @@ class StepRequest(Resources):
         default_factory=list, max_length=STEPS_MAX, description="steps whose values it takes"
     )
     after: list[StepId] = Field(default_factory=list, max_length=STEPS_MAX, description="steps that come before it")
+    when: list[StepCondition] = Field(
+        default_factory=list, max_length=64, description="it runs if all of these hold, and is passed over else"
+    )
+    last: bool = Field(default=False, description="of a merge: takes the last of its inputs that has a value")
+    call: CallPlace | None = Field(default=None, description="of a function: where in the bundle it is")
+    function: str = Field(default="", max_length=200, description="of a function: what it is called")
     runtime_s: float | None = Field(default=None, ge=0, le=SECONDS_MAX, description="how long it is expected to take")
     output_bytes: Amount | None = Field(default=None, description="how much it is expected to give")
     needs: dict[str, Annotated[int, Field(ge=0, le=2**53)]] = Field(
@@ -79,6 +109,8 @@ class StepRequest(Resources):
     env: dict[str, ExecText] = Field(default_factory=dict, max_length=1024)
     cwd: str | None = Field(default=None, max_length=PATH_BYTES_MAX)
     pool: Pool | None = None
+    gang: int = Field(default=1, ge=1, le=256, description="members that start together, each with these resources")
+    spread: bool = Field(default=False, description="of a gang: no two members on one host")
 
     @model_validator(mode="before")
     @classmethod
@@ -91,6 +123,12 @@ class StepRequest(Resources):
     def _one_kind(self) -> StepRequest:
         if self.kind is StepKind.COMMAND and not self.command:
             raise ValueError(f"step {self.id}: a command is missing: a line for the shell, or a list of words")
+        if (self.kind in (StepKind.FUNCTION, StepKind.VALUE, StepKind.INLINE)) != (self.call is not None):
+            raise ValueError(f"step {self.id}: functions and values have a call in the bundle, others have none")
+        if self.kind is StepKind.MERGE and not self.inputs:
+            raise ValueError(f"step {self.id}: a merge has inputs")
+        if self.cwd is not None and not self.cwd.startswith("/"):
+            raise ValueError(f"step {self.id}: cwd is no absolute path")
         return self
 
     def to_step(self) -> GraphStep:
@@ -102,12 +140,19 @@ class StepRequest(Resources):
             self.kind,
             inputs=tuple(each.step for each in self.inputs),
             after=tuple(self.after),
-            cost=Cost(Demand.of_request(self), self.runtime_s, self.output_bytes, dict(self.needs)),
+            cost=self._cost(),
             input_bytes=tuple(size or 0 for size in sizes) if known else (),
             node=self.node,
             collocated=self.collocated,
             retries=self.retries,
+            when=tuple(Condition(each.step, each.word) for each in self.when),
+            last=self.last,
         )
+
+    def _cost(self) -> Cost:
+        if not self.kind.is_work:
+            return Cost(Demand(), 0.0, self.output_bytes)
+        return Cost(Demand.of_request(self), self.runtime_s, self.output_bytes, dict(self.needs))
 
 
 class GraphRequest(RequestBody):
@@ -121,7 +166,25 @@ class GraphRequest(RequestBody):
     resources: dict[str, Annotated[int, Field(ge=0, le=2**53)]] = Field(
         default_factory=dict, max_length=NAMED_MAX, description="what the graph counts by itself, as licences"
     )
+    user_id: str = Field(default="local", max_length=128)
+    priority: int = Field(default=50, ge=0, le=100, description="higher is served first")
+    python: str = Field(default="", max_length=32, description="client's major.minor, for functions")
+    env: dict[str, ExecText] = Field(default_factory=dict, max_length=1024, description="of all steps")
+    max_isolation_s: float | None = Field(default=None, ge=3, le=86400)
+    preemptible: bool = True
+    annotations: Annotations = Field(default_factory=dict, max_length=ANNOTATIONS_MAX)
+    bundle: str | None = Field(default=None, pattern=DIGEST, description="SHA-256 of the file with all calls")
+    working_dir: str | None = Field(default=None, pattern=DIGEST, description="as of a job")
+    environment: str | None = Field(
+        default=None, pattern=DIGEST, description="SHA-256 of the spec of a Python environment"
+    )
     steps: list[StepRequest] = Field(min_length=1, max_length=STEPS_MAX)
+
+    @model_validator(mode="after")
+    def _whole(self) -> GraphRequest:
+        if self.bundle is None and any(step.call is not None for step in self.steps):
+            raise ValueError("bundle: functions are in a file that is sent before: use the Python client")
+        return self
 
     def to_graph(self) -> Graph:
         """The checked graph. Raises InvalidGraph, MissingProducer, CyclicGraph."""

@@ -12,7 +12,6 @@ from dataclasses import replace
 from time import time
 from typing import Any, TypeVar
 
-import actorgrid
 from actorgrid.actors.ledger import commands
 from actorgrid.actors.ledger.answers import QuotaAnswer, SettingAnswer, SubmittedJob
 from actorgrid.actors.ledger.query_answers import JobsPage, LedgerCounts
@@ -33,21 +32,26 @@ from actorgrid.supervisors.server import handles
 
 from ..gpu.messages import CheckFeasible, Explain, Inventory, LatencyReport
 from ..ledger.client import LEADERLESS_S, LedgerClient, LedgerFollower
-from ..ledger.command import VERSION, Command
+from ..ledger.command import Command
 from ..ledger.exec_limits import check_exec
 from ..ledger.messages import Applied, LedgerSnapshot, Query
+from ..ledger.tables.jobs import GRAPH
 from ..links.messages import AskHost, AskHosts
 from ..work.containment_here import containment_here
 from ..work.messages import StartDelay
+from .cluster_graphs import ClusterGraphs, JobDesk
 from .condition import away_s, condition_of, start_blockers, summary_of, unknown_report, unsure_note
 from .core import choose_pool
 from .explain.binding import short_for
 from .explain.contention import options, other_kinds, reduced
 from .explain.why import JobContext, explain_job
+from .introduction import Introduction
 from .leaving import Leaving
 from .messages import (
+    AcceptGraph,
     AcceptJobs,
     AnnounceRestart,
+    AskGraph,
     ChangeQuota,
     ChangeSetting,
     ClusterHealthReport,
@@ -65,9 +69,6 @@ from .planned_restart import PlannedRestart
 from .sites import hosts_by_site
 from .submissions import Submissions
 
-VERSION_TOLD_S = 600.0
-"""A minority waits for the others to come back."""
-SITE_AGAIN_S = 5.0
 T = TypeVar("T")
 RECENT_JOBS = 1000
 """Ended jobs answered from memory; older ones are read from the ledger's history."""
@@ -100,35 +101,14 @@ class ClusterManager(LedgerFollower):
         self._ended_total = {state.value: 0 for state in JobState if state.final}
         self._ledger = LedgerClient(self, self._on_snapshot, self._on_applied, jobs="told")
         self._submissions = Submissions(self, self._commit)
+        self._introduction = Introduction(self, self._ledger)
+        desk = JobDesk(self._check_feasible, self._commit, self._record, self._list, self._why)
+        self._graphs = ClusterGraphs(self, self._ledger, desk)
         self._leaving = Leaving(self, self._ledger)
         self._planned_restart = PlannedRestart(self, self._ledger)
         await self._ledger.start()
         self._planned_restart.look(self._ledger.hosts.get(self.host.host_id))
-        self.spawn(self._tell_of_itself())
-
-    async def _tell_of_itself(self) -> None:
-        await self._tell_version()
-        await self._tell_site()
-
-    async def _tell_version(self) -> None:
-        """Tell the cluster which software this host runs now, and which ledger version it knows."""
-        known = self._ledger.members.get(self.host.host_id)
-        mine = commands.ChangeMember(self.host.host_id, version=actorgrid.__version__, ledger_version=VERSION)
-        if known is not None and (known.get("version"), known.get("ledger_version")) != (mine.version, VERSION):
-            try:
-                await self._ledger.propose(mine, VERSION_TOLD_S)
-            except ActorGridError as error:
-                self.log.warning("the cluster does not know this host's version yet: %s", error)
-
-    async def _tell_site(self) -> None:
-        """Tell the cluster in which site this host is, as soon as all hosts know what a site is."""
-        site = self.host.settings.cluster.site
-        while (known := self._ledger.members.get(self.host.host_id)) is not None and known.get("site", "") != site:
-            try:
-                await self._ledger.propose(commands.ChangeMember(self.host.host_id, site=site), VERSION_TOLD_S)
-            except ActorGridError as error:
-                self.log.info("the cluster does not know this host's site yet: %s", error)
-                await self.sleep(SITE_AGAIN_S)
+        self.spawn(self._introduction.tell())
 
     def peer_restarted(self, name: str) -> None:
         """Tell a restarted server the live settings: it has those of its files only."""
@@ -148,6 +128,7 @@ class ClusterManager(LedgerFollower):
         self._feasible.clear()
         self._leaving.look()
         self._leaving.refuse_twin(snapshot.hosts.get(self.host.host_id))
+        self._graphs.begin(snapshot)
 
     async def _settle_from_history(self, job_id: str) -> None:
         record = await self.call("consensus", Query("job", {"job_id": job_id}))
@@ -170,7 +151,8 @@ class ClusterManager(LedgerFollower):
             elif kind == "member":
                 self._leaving.look()
                 if identity == self.host.host_id:
-                    self.spawn(self._tell_version())
+                    self.spawn(self._introduction.tell_version())
+        self._graphs.applied(message)
         if len(self._ended_at) > 100_000:
             del self._ended_at[:50_000]
 
@@ -219,6 +201,17 @@ class ClusterManager(LedgerFollower):
         self._submitted_total += len(jobs)
         return accepted
 
+    @handles(AcceptGraph)
+    async def _accept_graph(self, request: AcceptGraph) -> SubmittedJob:
+        accepted = await self._graphs.accept(request)
+        self._submitted_total += not accepted["duplicate"]
+        return accepted
+
+    @handles(AskGraph)
+    async def _ask_graph(self, request: AskGraph) -> dict[str, Any]:
+        await self._ledger.reached(request.seen)
+        return await self._graphs.look(request.graph_id)
+
     async def _check_feasible(self, resources: ResourcesRecord) -> None:
         demand = Demand.of(resources)
         if demand in self._feasible:
@@ -258,7 +251,9 @@ class ClusterManager(LedgerFollower):
     async def _commit(self, command: Command) -> Any:
         """Commit a command. Raises NoQuorum when nobody leads: the client can go to another host."""
         limits = self.host.settings.scheduling
-        if isinstance(command, commands.SubmitJobs) and self._all_know(commands.LIMITS_SINCE):
+        if isinstance(command, commands.SubmitGraph) or (
+            isinstance(command, commands.SubmitJobs) and self._all_know(commands.LIMITS_SINCE)
+        ):
             most = {"user": limits.user_waiting_bytes_max, "all": limits.waiting_bytes_max}
             command = replace(command, waiting_bytes=most)
         return await self._ledger.propose(command, leaderless_s=LEADERLESS_S)
@@ -316,6 +311,7 @@ class ClusterManager(LedgerFollower):
             "before": request.before,
             "prefix": request.prefix,
             "user": request.user,
+            "steps": request.steps,
         }
         answer: JobsPage = await self.call("consensus", Query("jobs", args))
         return answer
@@ -332,6 +328,8 @@ class ClusterManager(LedgerFollower):
     async def _why(self, request: Why) -> dict[str, Any]:
         await self._ledger.reached(request.seen)
         job = await self._record(request.job_id)
+        if job["kind"] == GRAPH:
+            return explain_job(job, JobContext(now=time(), graph=await self._graphs.progress(job)))
         states = {}
         for name in job["depends_on"]:
             try:
@@ -582,7 +580,7 @@ class ClusterManager(LedgerFollower):
         states["jobs_submitted_total"] = self._submitted_total
         for state, count in self._ended_total.items():
             states[f"jobs_{state}_total"] = count
-        return states
+        return {**states, **self._graphs.figures()}
 
     def _live_count(self) -> int:
         return sum(count for state, count in self._ledger.job_counts.items() if not JobState(state).final)

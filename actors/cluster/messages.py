@@ -28,6 +28,27 @@ class AcceptJobs:
 
 
 @dataclass(frozen=True, slots=True)
+class AcceptGraph:
+    """Accept a graph: a job record without state, of the kind graph, whose files are on the disks. *demands*: what its
+    steps ask for, each with the id of a step that asks for it.
+
+    Answer: {"job_id", "duplicate"}. Raises what AcceptJobs raises, UnsatisfiableCost that names the step.
+    """
+
+    graph: dict[str, Any]
+    demands: tuple[tuple[str, ResourcesRecord], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class AskGraph:
+    """Answer: {"job", "states" of its steps (None: known no more), "here": what ``GraphRunner.explain`` gives, where it
+    is led on by this host}. Raises UnknownJob for what is no graph."""
+
+    graph_id: str
+    seen: int = 0
+
+
+@dataclass(frozen=True, slots=True)
 class AnnounceRestart:
     """This host is about to start anew: let everybody wait for it a minute. Answer: the entry that says so."""
 
@@ -52,14 +73,15 @@ class GetJob:
 @dataclass(frozen=True, slots=True)
 class ListJobs:
     """Answer: {"jobs": [records, newest first], "total": n, "next": id}. *before*: a time, or the ``next`` of the page
-    before. *prefix*: what the ids begin with; *user*: only that one's. Raises UnknownJob for a page after a job that is
-    not known any more."""
+    before. *prefix*: what the ids begin with; *user*: only that one's; *steps*: those that run steps of graphs, too.
+    Raises UnknownJob for a page after a job that is not known any more."""
 
     states: tuple[str, ...] = ()
     limit: int = 100
     before: float | str | None = None
     prefix: str = ""
     user: str = ""
+    steps: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,6 +14,8 @@ from actorgrid.actors.ledger.query_answers import (
     ApiKeyRecords,
     EventsPage,
     FilesInUse,
+    GraphStates,
+    GraphSteps,
     HostRecords,
     JobsPage,
     JobStates,
@@ -27,7 +29,7 @@ from actorgrid.actors.ledger.query_answers import (
 from actorgrid.actors.ledger.record_checks import JOB_FILES
 from actorgrid.actors.ledger.record_types import JobRecord
 from actorgrid.actors.ledger.state import Ledger
-from actorgrid.actors.ledger.tables.jobs import FINAL, QUEUED
+from actorgrid.actors.ledger.tables.jobs import FINAL, GRAPH, QUEUED
 from actorgrid.errors import BadRequest, UnknownJob
 
 from .history import History
@@ -65,6 +67,8 @@ class Queries:
             "api_keys": lambda _: ApiKeyRecords(api_keys=list(ledger.api_keys.values())),
             "gossip_key": lambda _: ledger.gossip_key,
             "settings": lambda _: SettingValues(settings=dict(sorted(ledger.settings.items()))),
+            "graph": self._graph,
+            "graph_steps": self._graph_steps,
             "events": self._events,
             "counts": self._counts,
         }
@@ -95,12 +99,18 @@ class Queries:
         limit = max(1, min(int(args.get("limit") or EVENTS_DEFAULT), LIST_MAX))
         digests: dict[str, None] = {}
         last = None
+        if args.get("behind") is None:
+            digests.update(dict.fromkeys(file for files in self._graph_files() for file in files))
         for count, (job_id, named) in enumerate(self._ledger.jobs.own_fields(JOB_FILES, is_live, args.get("behind"))):
             if count == limit:
                 return {"digests": list(digests), "next": last}
             last = job_id
             digests.update(dict.fromkeys(digest for digest in named if digest))
         return {"digests": list(digests), "next": None}
+
+    def _graph_files(self) -> Iterator[list[str]]:
+        """The files of each graph that runs, or may be begun again."""
+        return (self._ledger.jobs[graph_id]["graph"]["files"] for graph_id in self._ledger.step_counts)
 
     def files_in_use(self, args: QueryArguments) -> Iterator[FilesInUse | None]:
         """The answer to ``files_in_use``, after a ``None`` for each 1,000 jobs that were looked through.
@@ -111,6 +121,11 @@ class Queries:
         if max(map(len, wanted.values())) > NAMES_MAX:
             raise BadRequest("too many names at once", asked=str(max(map(len, wanted.values()))), found=f"{NAMES_MAX}")
         used: dict[str, set[str]] = {kind: set() for kind in wanted}
+        for files in self._graph_files():
+            used["digests"].update(wanted["digests"].intersection(files))
+        # What steps of a running graph gave is wanted by others, or by whoever waits for its end.
+        running = {id for id in self._ledger.step_counts if is_live(self._ledger.jobs[id])}
+        used["job_ids"] = {id for id in wanted["job_ids"] if id.partition(".")[0] in running}
         names = ("depends_on", *JOB_FILES)
         for count, (_, (depends_on, *named)) in enumerate(self._ledger.jobs.own_fields(names, is_live)):
             used["digests"].update(wanted["digests"].intersection(named))
@@ -135,9 +150,11 @@ class Queries:
             before_at=float(before) if isinstance(before, (int, float)) else None,
             prefix=prefix,
             user=str(args.get("user") or ""),
+            # No graph has a dot in its id, and each job of its steps has: who writes one means these.
+            steps=bool(args.get("steps") or "." in prefix),
         )
         # One more than the page holds, to know whether another follows; of a part, as many as are counted.
-        part = bool(prefix or wanted.user)
+        part = bool(prefix or wanted.user or (self._ledger.step_counts and not wanted.steps))
         most = limit + 1 if not part else max(limit + 1, COUNTED_MAX)
         waiting = not wanted.states or QUEUED in wanted.states
         behind = before if isinstance(before, str) else None
@@ -160,6 +177,29 @@ class Queries:
         for state, count in self._history.counts().items():
             counts[state] = counts.get(state, 0) + count
         return counts
+
+    def _graph(self, args: QueryArguments) -> GraphStates | None:
+        graph_id = str(args["graph_id"])
+        job = self._job({"job_id": graph_id})
+        if job is None or job["kind"] != GRAPH:
+            return None
+        counts = self._ledger.step_counts.get(graph_id)
+        return {"job": job, "states": None if counts is None else {k: v for k, v in counts.items() if v}}
+
+    def _graph_steps(self, args: QueryArguments) -> GraphSteps:
+        graph_id = str(args["graph_id"])
+        if graph_id not in self._ledger.step_counts:
+            raise UnknownJob(f"no steps of a graph {graph_id} are known", asked=graph_id)
+        steps = self._ledger.steps
+        if args.get("steps") is not None:
+            numbers = [int(number) for number in args["steps"][:LIST_MAX]]
+            found = [(number, steps.get(graph_id, number)) for number in numbers if steps.has(graph_id, number)]
+            return {"steps": found, "next": None}
+        first, limit = int(args.get("from") or 0), max(1, min(int(args.get("limit") or SLICE), LIST_MAX))
+        total = self._ledger.jobs[graph_id]["graph"]["steps"]
+        last = min(total, first + limit)
+        found = [(number, steps.get(graph_id, number)) for number in range(first, last) if steps.has(graph_id, number)]
+        return {"steps": found, "next": last if last < total else None}
 
     def _events(self, args: QueryArguments) -> EventsPage:
         limit = max(1, min(int(args.get("limit") or EVENTS_DEFAULT), LIST_MAX))

@@ -140,7 +140,7 @@ class Subscribers:
 
 def concerning(gathered: Sequence[Applied], jobs: JobsWanted) -> list[Applied]:
     """The part of what was *gathered* for a subscriber to these *jobs*; each message follows on the one before."""
-    if jobs == "all":
+    if jobs == "all" and all(change[0] != "steps" for message in gathered for change in message.changes):
         return list(gathered)
     found: list[Applied] = []
     for message in gathered:
@@ -153,7 +153,9 @@ def concerning(gathered: Sequence[Applied], jobs: JobsWanted) -> list[Applied]:
 
 def _as_wanted(change: Change, jobs: JobsWanted) -> Change | None:
     kind, identity, job = change
-    if kind != "job" or job is None or job["state"] != QUEUED or job["attempts"]:
+    if kind == "steps":
+        return change if jobs == "told" else None
+    if kind != "job" or jobs == "all" or job is None or job["state"] != QUEUED or job["attempts"]:
         return None if kind == "job" and jobs == "none" else change
     if jobs != "told":
         return None

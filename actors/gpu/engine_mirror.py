@@ -206,6 +206,14 @@ class EngineMirror:
             arguments["within"] = tuple(share for share in found if share[1])
             if not arguments["within"]:
                 return None
+        if demand.hosts:
+            within = arguments.get("within") or [
+                (id, tuple(range(1 + max((device["index"] for device in host["devices"]), default=-1))))
+                for id, host in self._records.hosts.items()
+            ]
+            arguments["within"] = tuple(share for share in within if share[0] in demand.hosts)
+            if not arguments["within"]:
+                return None
         return arguments
 
     def _add_nodes(self) -> bool:
@@ -279,7 +287,7 @@ class EngineMirror:
         """Tell the scheduler what the engine holds already, when it will be stopped at the latest, and for whom."""
         id = str(placement.id)
         # It is where it is, whatever else would have done.
-        held = replace(demand, gpu_models=(), affinity_hard=(), affinity_soft=())
+        held = replace(demand, gpu_models=(), affinity_hard=(), affinity_soft=(), hosts=())
         job = self._records.jobs.get(job_id)
         request = request_of_lease(id, held, user, "") if job is None else request_of_job(id, held, job)
         stopping_at, stopped_for = self._proposals.stopping(id)

@@ -46,6 +46,13 @@ def check_feasible(demand: Demand, hosts: Iterable[HostRecord]) -> None:
     UUIDs that do not exist; each says what exists.
     """
     hosts = list(hosts)
+    if demand.hosts:
+        there = [host["host_id"] for host in hosts]
+        hosts = [host for host in hosts if host["host_id"] in demand.hosts]
+        if not hosts:
+            raise BadRequest(
+                "no such host", asked=", ".join(demand.hosts), found=", ".join(there[:8]), hint="actorgrid hosts"
+            )
     able = [host for host in hosts if members_on(demand, host)]
     if able:
         _check_gang(demand, able)

@@ -58,8 +58,14 @@ def request_of_job(id: str, demand: Demand, job: JobRecord) -> Request:
         preemptible=may_ask(job),
         grace_s=_grace_s(float(job.get("grace_s") or 0.0)),
         tenant=job["user_id"],
+        near=_text(job.get("near")),
         ran_s=sum(max(0.0, (attempt["ended_at"] or 0.0) - attempt["placed_at"]) for attempt in attempts),
     )
+
+
+def _text(value: object) -> str:
+    """A name in a record that hosts of before took unread."""
+    return value if isinstance(value, str) else ""
 
 
 @lru_cache(maxsize=GRACES_MAX)

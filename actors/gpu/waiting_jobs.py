@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from typing import cast
 
 from actorgrid.actors.ledger.record_types import JobRecord, ResourcesRecord
 from actorgrid.demand import Demand
@@ -10,6 +11,8 @@ from actorgrid.errors import ActorGridError, BadRequest, QueueFull
 from actorgrid.models import JobState
 
 from ..ledger.attempt_ids import job_of
+from ..ledger.field_checks import Plain
+from ..ledger.graph_checks import steps_of
 from ..scheduling.request import Refuse, Request
 from .engine_mirror import EngineMirror
 from .placement_records import PlacementRecords
@@ -193,7 +196,7 @@ class WaitingJobs:
             scheduler.submit(
                 request_of_job(id, Demand.of(job["resources"]), job),
                 now,
-                order=job["submitted_index"] * _BATCH + job.get("ordinal", 0),
+                order=_order(job),
                 not_before=job["not_before"],
                 unmet=[name for name in job["depends_on"] if name in self._records.jobs or name in self._ended],
             )
@@ -205,3 +208,9 @@ class WaitingJobs:
 
     def _withdraw(self, job_id: str) -> None:
         self._mirror.scheduler.withdraw(self._queued.pop(job_id, job_id))
+
+
+def _order(job: JobRecord) -> int:
+    """The place of *job* among its equals: as it was accepted; of steps of a graph, as that was, and as it wants."""
+    steps = steps_of(cast("Plain", job)) if "step_of" in job else None
+    return job["submitted_index"] * _BATCH + job.get("ordinal", 0) if steps is None else int(steps["order"])

@@ -110,6 +110,29 @@ class EndAnswer(TypedDict):
     """As in ``JobRecord``."""
 
 
+class AdvanceAnswer(TypedDict):
+    """What a graph was led on by."""
+
+    released: list[str]
+    """The jobs that run steps of it now."""
+
+
+class EndGraphAnswer(TypedDict):
+    """How a graph has ended."""
+
+    state: str
+    """As in ``JobRecord``."""
+
+
+class RetryAnswer(TypedDict):
+    """A graph that was begun again."""
+
+    state: str
+    """As in ``JobRecord``."""
+    again: int
+    """How many of its steps wait again that had failed or were passed over."""
+
+
 class LateSuccessAnswer(TypedDict):
     """What a late success has made of its job."""
 

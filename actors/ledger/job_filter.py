@@ -10,7 +10,7 @@ from actorgrid.actors.ledger.record_types import JobRecord
 @dataclass(frozen=True, slots=True)
 class JobFilter:
     """No *states*: all. *before_at*: submitted before that time. *prefix*: what the id begins with.
-    *user*: only that one's; empty: all.
+    *user*: only that one's; empty: all. *steps*: whether jobs that run steps of graphs belong in it.
 
     *before_ordinal*: accepted before the job of that number, which is where the page before ended.
     """
@@ -20,6 +20,7 @@ class JobFilter:
     before_at: float | None = None
     prefix: str = ""
     user: str = ""
+    steps: bool = True
 
     def passes(self, job: JobRecord) -> bool:
         """Whether *job* belongs in the list."""
@@ -29,4 +30,5 @@ class JobFilter:
             and (self.before_at is None or job["submitted_at"] < self.before_at)
             and str(job["job_id"]).startswith(self.prefix)
             and (not self.user or job["user_id"] == self.user)
+            and (self.steps or "step_of" not in job)
         )

@@ -26,8 +26,9 @@ JobsWanted = Literal["none", "begun", "told", "all"]
 """Which jobs a server that follows the ledger has to know. A queue of 20,000 costs whoever keeps it some megabytes.
 
 ``none``: no job at all. ``begun``: it keeps those that are placed or running, and is told what happens to a job from
-its first attempt, or its end, on. ``told``: it keeps the same, and is told of every change; of a job that waits for its
-first attempt only what ``followers.TOLD_OF_WAITING`` names. ``all``: it keeps all that are not final.
+its first attempt, or its end, on. ``told``: it keeps the same, and is told of every change, also of steps of graphs; of
+a job that waits for its first attempt only what ``followers.TOLD_OF_WAITING`` names. ``all``: it keeps all that are not
+final.
 """
 
 
@@ -71,7 +72,9 @@ class Query:
     lock {name}: the record, or None ·
     events {from, limit}: {"events", "index"}, oldest first, from a log index on, the last index given whole ·
     counts: {"jobs": by state, "allocations", "hosts", "commit_latency_ms"} · status ·
-    gossip_key: :class:`GossipKey` ·
+    gossip_key: :class:`GossipKey` · graph {graph_id}: the job and how many steps are in which state ·
+    graph_steps {graph_id, from, limit}: the records of steps by number, "next" as above; "steps" instead of from and
+    limit: those alone ·
     index: of the last entry applied · hosts_heard: {"as_of", "heard": {host: when}} on the CLOCK_BOOTTIME of the
     leader, who alone answers, with what it knows as one that a majority still followed at ``as_of``.
 
@@ -134,9 +137,10 @@ class Applied:
     """One committed command's effect. ``changes``: (kind, id, new record or None when gone), in order.
 
     Kinds: job, allocation, host, setting, lock (not for its renewals), lock_break (record: {"owner", "by"}), quota (by
-    user), member, join_token, api_key, trust, recovery, retirement, gossip_key (record: {"number"}), term (record:
-    (term, epoch)), leader (record: (host or None, whether it is this host)) and absent (record: hosts that this one,
-    which leads, has not heard of for a while, each with when it was, on CLOCK_BOOTTIME), both told between entries.
+    user), member, join_token, api_key, trust, recovery, retirement, gossip_key (record: {"number"}), steps (of a graph;
+    record: (number, StepRecord) of each that changed), term (record: (term, epoch)), leader (record: (host or None,
+    whether it is this host)) and absent (record: hosts that this one, which leads, has not heard of for a while, each
+    with when it was, on CLOCK_BOOTTIME), both told between entries.
     ``previous`` is the index of the Applied sent before this one: a receiver that sees a gap subscribes again.
     ``job_counts``: how many jobs are in each state, as of the last of those that are told together; else ``None``.
     """

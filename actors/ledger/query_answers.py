@@ -5,14 +5,8 @@ from __future__ import annotations
 from typing import Any, NotRequired, TypedDict
 
 from .answers import QuotaUseRecord
-from .record_types import (
-    AllocationRecord,
-    ApiKeyRecord,
-    HostRecord,
-    JobRecord,
-    JoinTokenRecord,
-    LockRecord,
-)
+from .graph_records import StepRecord
+from .record_types import AllocationRecord, ApiKeyRecord, HostRecord, JobRecord, JoinTokenRecord, LockRecord
 
 
 class JobStates(TypedDict):
@@ -38,6 +32,24 @@ class FilesInUse(TypedDict):
     """Those that a live job names as payload or standard input."""
     job_ids: list[str]
     """Those that a live job waits for."""
+
+
+class GraphStates(TypedDict):
+    """To ``graph``."""
+
+    job: JobRecord
+    """The graph itself."""
+    states: dict[str, int] | None
+    """How many of its steps are in which state, of those that have a record; ``None``: they are known no more."""
+
+
+class GraphSteps(TypedDict):
+    """To ``graph_steps``."""
+
+    steps: list[tuple[int, StepRecord]]
+    """By number; those without a record have never been begun."""
+    next: int | None
+    """The ``from`` of the page that follows; ``None``: this was the last."""
 
 
 class JobsPage(TypedDict):

@@ -95,7 +95,7 @@ _RESOURCES_MAY: dict[str, Check] = {
 }
 _PLACE: dict[str, Check] = {"host": is_text, "incarnation": is_whole, "gpu_indexes": is_indexes}
 _JOB: dict[str, Check] = {"job_id": is_job_id, "resources": is_table}
-_JOB_MAY: dict[str, Check] = {
+JOB_CHECKS: dict[str, Check] = {
     "name": is_text,
     "user_id": is_text,
     "kind": lambda value: value in ("command", "function"),
@@ -122,7 +122,7 @@ _JOB_MAY: dict[str, Check] = {
     "container": is_container,
 }
 JOB_FIELDS_SINCE: dict[str, int] = {"annotations": 3, "environment": 7, "outputs": 7, "container": 7}
-"""The version that a field of ``_JOB_MAY`` came with, where that is not 1: a command with such a job carries it. A
+"""The version that a field of ``JOB_CHECKS`` came with, where that is not 1: a command with such a job carries it. A
 record has it only where it was given. In entries of a lower version it is kept as it is, as the hosts of then did, and
 may be anything."""
 JOB_FILES = ("payload_digest", "stdin_digest", "environment")
@@ -176,7 +176,7 @@ def check_job(job: object, version: int) -> None:
     """Check a job that is submitted, with the resources it asks for, in an entry of that *version*."""
     if not isinstance(job, dict):
         raise refused("a job is a dict", found=type(job).__name__)
-    known = {name: check for name, check in _JOB_MAY.items() if JOB_FIELDS_SINCE.get(name, 1) <= version}
+    known = {name: check for name, check in JOB_CHECKS.items() if JOB_FIELDS_SINCE.get(name, 1) <= version}
     check_fields("job", job, _JOB, known)
     check_resources(job["resources"])
 

@@ -12,6 +12,7 @@ from typing import Any, NotRequired, TypedDict, cast
 from actorgrid.container_words import ContainerWish
 from actorgrid.errors import ErrorRecord
 
+from .graph_records import GraphFacts, StepOfRecord, StepResultRecord
 from .reachability import UnreachableRecord
 
 
@@ -38,6 +39,8 @@ class ResourcesRecord(TypedDict, total=False):
     """How many members start together; missing: one."""
     spread: bool
     """Whether each member of a gang is to have a host of its own."""
+    hosts: list[str]
+    """The only hosts that will do, by id; missing: any. Said of steps of graphs."""
 
 
 class PreemptionRecord(TypedDict):
@@ -165,6 +168,8 @@ class AttemptRecord(EndFacts):
     """Set when it is to end because the work is done."""
     late_success_at: NotRequired[float]
     """When it was heard that it had succeeded though it counted as lost."""
+    results: NotRequired[list[StepResultRecord]]
+    """Of steps of a graph: how each of them ended, in their order; those behind the last one were not begun."""
 
 
 class JobRecord(TypedDict):
@@ -177,7 +182,7 @@ class JobRecord(TypedDict):
     user_id: str
     """The user whose quota it counts for."""
     kind: str
-    """command or function."""
+    """command, function or graph."""
     command: list[str]
     """The program and its arguments; empty for a function."""
     payload_digest: str | None
@@ -242,6 +247,12 @@ class JobRecord(TypedDict):
     """The container that its command runs in."""
     taken: NotRequired[int]
     """The attempt whose late success is the job's."""
+    graph: NotRequired[GraphFacts]
+    """Of a graph."""
+    step_of: NotRequired[StepOfRecord]
+    """Of a job that runs steps of a graph."""
+    near: NotRequired[str]
+    """The host on which it is tried first."""
 
 
 class GangPlace(TypedDict):

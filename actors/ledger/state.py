@@ -5,9 +5,10 @@ than there is, comes from an old term or names a past incarnation. It uses no cl
 the same state, byte for byte (``snapshot``), which voters compare (``digest``). A refused command changes nothing but
 the proposer's session.
 
-Bounds: live jobs 1,000,000; hosts 10,000; allocations 100,000; settings 1,000; locks 10,000; quotas 10,000; members
-10,000; join tokens 1,000; API keys 1,000; sessions 10,000 (least recently used goes first); 1,000 ended jobs kept
-whole, 100,000 more by id and state; 1,000 attempts per job, of which the first and the last 49 are kept.
+Bounds: live jobs 1,000,000; graphs as in ``tables/graphs.py``; hosts 10,000; allocations 100,000; settings 1,000;
+locks 10,000; quotas 10,000; members 10,000; join tokens 1,000; API keys 1,000; sessions 10,000 (least recently used
+goes first); 1,000 ended jobs kept whole, 100,000 more by id and state; 1,000 attempts per job, of which the first and
+the last 49 are kept.
 """
 
 from __future__ import annotations
@@ -29,9 +30,6 @@ from actorgrid.errors import (
 )
 
 from .answers import (
-    CancelAnswer,
-    EditAnswer,
-    FailAnswer,
     GrantAnswer,
     LoseHostAnswer,
     ReleaseLeaseAnswer,
@@ -42,10 +40,7 @@ from .answers import (
 )
 from .command import Command, read_command
 from .commands import (
-    CancelJob,
-    EditJob,
     EndAttempt,
-    FailJob,
     GrantLease,
     LoseHost,
     NewTerm,
@@ -61,7 +56,6 @@ from .outcome import Change, Event, Outcome
 from .reachability import GossipKey
 from .records import (
     MAX_ISOLATION_S,
-    cancelled_before_start,
     new_job,
     resources_of,
 )
@@ -71,8 +65,10 @@ from .tables.api_keys import ApiKeys
 from .tables.attempts import Attempts
 from .tables.dependencies import refuse_circles
 from .tables.gossip_keys import GossipKeys
+from .tables.graphs import Graphs
 from .tables.hosts import Hosts, lost_with
-from .tables.jobs import CANCELLED, FAILED, FINAL, LOST, PLACED, QUEUED, RUNNING, Jobs
+from .tables.job_changes import JobChanges
+from .tables.jobs import LOST, Jobs
 from .tables.join_tokens import JoinTokens
 from .tables.locks import Locks
 from .tables.members import Members
@@ -87,7 +83,7 @@ LIVE_JOBS_MAX = 1_000_000
 SETTINGS_MAX = 1_000
 NO_STATE = (ActorGridError, LookupError, TypeError, ValueError, AttributeError, ArithmeticError, RecursionError)
 """What bytes that are no state make the tables raise: a whole state comes as bytes, from a disk or another host."""
-NO_RECORDS = ("term", "lock_break", "gossip_key")
+NO_RECORDS = ("term", "lock_break", "gossip_key", "steps")
 """Kinds of changes that are told and are nothing that is kept."""
 
 
@@ -127,6 +123,14 @@ class Ledger:
         self.allocations = self._given.records
         self.capacity = self._given.capacity
         self._attempts = self.attempts_class(self._jobs, self._given, self.members)
+        self._graphs = Graphs(
+            self._jobs,
+            self.quotas,
+            lambda graph_id, steps: self._changes.append(("steps", graph_id, steps)),
+            lambda id: self._digest.changed("step", id),
+        )
+        self.steps = self._graphs.steps
+        self.step_counts = self._graphs.counts
         self._join_tokens = JoinTokens(self._members, lambda *told: self._changed("join_token", *told))
         self.join_tokens = self._join_tokens.records
         self._api_keys = ApiKeys(lambda *told: self._changed("api_key", *told))
@@ -165,6 +169,8 @@ class Ledger:
             self._recoveries,
             self._gossip_keys,
             self._retirements,
+            self._graphs,
+            JobChanges(self._jobs, self._graphs),
         )
 
     # -- entries
@@ -218,7 +224,7 @@ class Ledger:
         if session:
             answer = {"result": result} if error is None else {"error": error.to_dict()}
             self._sessions.remember(session, seq, index, answer)
-        retired = tuple(self._jobs.retire())
+        retired = tuple(self._jobs.retire(self._graphs.forget_oldest()))
         for kind, id, _ in self._changes:
             if kind not in NO_RECORDS:
                 self._digest.changed(kind, id)
@@ -271,6 +277,7 @@ class Ledger:
             "sessions": self._sessions.dump(),
             "recoveries": list(self.recoveries.values()),
             "retirements": list(self.retirements.values()),
+            **self._graphs.dump(),
         }
         return encode({**self._rest(), "index": self.index}, sections)
 
@@ -309,6 +316,7 @@ class Ledger:
                 "session": self._sessions.answers,
                 "recovery": self.recoveries,
                 "retirement": self.retirements,
+                "step": self._graphs.by_id,
             }
         )
 
@@ -347,6 +355,7 @@ class Ledger:
         ledger._recoveries.load(sections.get("recoveries", []))
         ledger._retirements.load(sections.get("retirements", []))
         ledger._given.load(sections.get("allocations", []))
+        ledger._graphs.load(sections)
         ledger._digest = ledger._new_digest()
         return ledger
 
@@ -446,54 +455,6 @@ class Ledger:
             entry.at,
         )
         return {"jobs": answers}
-
-    @applies(CancelJob)
-    def _cancel_job(self, command: CancelJob, entry: EntryContext) -> CancelAnswer:
-        job_id = command.job_id
-        job = self.jobs.get(job_id)
-        if job is None:
-            if self._jobs.known(job_id):
-                return {"state": self._jobs.state_of(job_id), "cancel_requested": False}
-            raise UnknownJob(f"there is no job {job_id}", asked=job_id)
-        if job["state"] == QUEUED:
-            job = self._jobs.finish(job_id, CANCELLED, cancelled_before_start(command.by), entry.at)
-        elif job["state"] not in FINAL and not job["cancel_requested"]:
-            job = self._jobs.change(job_id, cancel_requested=True)
-        return {"state": job["state"], "cancel_requested": job["cancel_requested"]}
-
-    @applies(EditJob)
-    def _edit_job(self, command: EditJob, _entry: EntryContext) -> EditAnswer:
-        job = self.jobs.get(command.job_id)
-        if job is None and not self._jobs.known(command.job_id):
-            raise UnknownJob(f"there is no job {command.job_id}", asked=command.job_id)
-        if job is None or job["state"] != QUEUED:
-            found = self._jobs.state_of(command.job_id) if job is None else job["state"]
-            raise WrongState(
-                f"job {command.job_id} does not wait any more",
-                asked="to change it",
-                found=found,
-                hint="what runs keeps what it was started with; cancel it and submit it anew",
-            )
-        said: dict[str, Any] = {"priority": command.priority, "max_execution_time_s": command.max_execution_time_s}
-        job = self._jobs.change(command.job_id, **{name: value for name, value in said.items() if value is not ABSENT})
-        limit_s = job.get("max_execution_time_s")
-        return {"job_id": job["job_id"], "priority": job["priority"], "max_execution_time_s": limit_s}
-
-    @applies(FailJob)
-    def _fail_job(self, command: FailJob, entry: EntryContext) -> FailAnswer:
-        job_id = command.job_id
-        job = self.jobs.get(job_id)
-        if job is None:
-            if self._jobs.known(job_id):
-                return {"state": self._jobs.state_of(job_id)}
-            raise UnknownJob(f"there is no job {job_id}", asked=job_id)
-        if job["state"] in (PLACED, RUNNING):
-            raise WrongState(
-                f"job {job_id} is {job['state']}", asked="fail it before it starts", hint="cancel it instead"
-            )
-        if job["state"] == QUEUED:
-            job = self._jobs.finish(job_id, FAILED, command.error, entry.at)
-        return {"state": job["state"]}
 
     # -- grants
 

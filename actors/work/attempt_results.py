@@ -14,13 +14,17 @@ from pathlib import Path
 from queue import SimpleQueue
 
 from actorgrid.actors.files.untrusted_files import open_to_read, size_of
+from actorgrid.actors.ledger.graph_records import StepResultRecord
 from actorgrid.configs.fsync import sync_folder
+from actorgrid.endings import STDERR_READ_BYTES
 from actorgrid.errors import MalformedBody, NotARegularFile
 from actorgrid.supervisors.runtime import Runtime, Waiter
 from actorgrid.transports.task_frames import JobResult, decode_result
 
 from .attempt_dir import AttemptDir
-from .work_records import WorkStatus
+from .outcomes import outcome_of
+from .step_results import read_index
+from .work_records import AttemptEnd, WorkStatus, lost_spec
 
 MAX_ERROR_RESULT_BYTES = 4 * 2**20
 """A result file larger than that is not read by the agent."""
@@ -83,11 +87,36 @@ def sync(folder: Path, name: str) -> None:
     sync_folder(folder.parent)
 
 
-def result_of(directory: AttemptDir, status: WorkStatus) -> JobResult | None:
+def end_of(directory: AttemptDir, status: WorkStatus) -> AttemptEnd:
+    """What the ledger is told of an attempt that has ended with *status*: from what it left in its folder."""
+    spec = directory.read_spec() or lost_spec(directory.attempt_id)
+    size = directory.output_size("stderr")
+    try:
+        tail = directory.read_output("stderr", max(0, size - STDERR_READ_BYTES), STDERR_READ_BYTES)
+    except NotARegularFile as error:
+        tail = f"[actorgrid: {error}]".encode()
+    if spec["kind"] != "function":
+        return outcome_of(spec, status, tail, None)
+    steps = spec["function"].get("steps")
+    count = None if steps is None else len(steps)
+    facts = outcome_of(spec, status, tail, result_of(directory, status, count))
+    if count is not None:
+        # What was done is done, also where the attempt ended badly after it.
+        results = read_index(directory.path, directory.result.name, count)
+        if results is not None:
+            facts["results"] = [dict(each) for each in results]
+    return facts
+
+
+def result_of(directory: AttemptDir, status: WorkStatus, steps: int | None = None) -> JobResult | None:
     """The result of a function, as far as the agent reads it: that there is a value, or the error. ``None``: neither.
+    Of *steps* of a graph, so many: the error of the one that failed.
 
     *status* is that of its attempt.
     """
+    results = None if steps is None else read_index(directory.path, directory.result.name, steps)
+    if steps is not None:
+        return _of_steps(directory, results)
     if status.get("exit_code") == 0:
         # Its value is for the client alone; that it was renamed into place says that it is complete.
         return None if size_of(directory.path, directory.result.name) is None else JobResult(True, b"", None, None)
@@ -96,3 +125,19 @@ def result_of(directory: AttemptDir, status: WorkStatus) -> JobResult | None:
         return None if data is None else decode_result(data)
     except MalformedBody:
         return None
+
+
+def _of_steps(directory: AttemptDir, results: list[StepResultRecord] | None) -> JobResult | None:
+    if results is None:
+        return None
+    if not results or results[-1]["ok"]:
+        return JobResult(True, b"", None, None)
+    last = results[-1]
+    if last["size"] > MAX_ERROR_RESULT_BYTES:
+        return None
+    try:
+        with open_to_read(directory.path, directory.result.name) as fd:
+            found = decode_result(os.pread(fd, last["size"], last["offset"]))
+    except (OSError, NotARegularFile, MalformedBody):
+        return None
+    return found if found.error is not None else None

@@ -6,10 +6,12 @@ import hashlib
 import os
 import secrets
 from pathlib import Path
-from typing import NamedTuple
+from typing import NamedTuple, cast
 
 from actorgrid.actors.ledger.attempt_ids import number_of
 from actorgrid.actors.ledger.client import LedgerClient
+from actorgrid.actors.ledger.field_checks import Plain
+from actorgrid.actors.ledger.graph_checks import steps_of
 from actorgrid.actors.ledger.record_types import NO_ATTEMPT, NO_HOST, AllocationRecord, JobRecord
 from actorgrid.actors.ledger.records import isolation_of
 from actorgrid.supervisors.server import Server
@@ -18,6 +20,7 @@ from .attempt_dir import AttemptDir
 from .containers import name_of
 from .environment import by_vendor, device_variables, work_environment
 from .gang_environment import launcher_variables, rank_variables
+from .inputs import BroughtInputs
 from .python_environment_spec import asked_of, enter_environment, environment_of_job, environments_in
 from .shim_link import SPEC_VERSION
 from .work_records import WorkSpec
@@ -37,15 +40,16 @@ def attempt_spec(
     host_tag: str,
     job: JobRecord,
     allocation: AllocationRecord,
-    inputs: dict[str, str],
+    inputs: BroughtInputs,
     served_by: ServedBy | None = None,
 ) -> WorkSpec:
-    """The spec of an attempt of *job* (what it means: ``shim.py``); *inputs*: the files with results of other jobs."""
+    """The spec of an attempt of *job* (what it means: ``shim.py``); *inputs*: where results of others are."""
     paths, settings = server.host.paths, server.host.settings
     attempt_id = allocation["allocation_id"]
     devices = ledger.hosts.get(allocation["host"], NO_HOST).get("devices", [])
     resources = job["resources"]
     kind = job.get("kind", "command")
+    steps = steps_of(cast("Plain", job)) if "step_of" in job else None
     env, fixed = job.get("env") or {}, device_variables(devices, allocation["gpu_uuids"])
     rank, attempt = allocation["owner"].get("rank"), (job.get("attempts") or [NO_ATTEMPT])[-1]
     if rank is not None:
@@ -115,10 +119,13 @@ def attempt_spec(
             "payload_path": str(paths.blobs_dir / str(job["payload_digest"])),
             "digest": str(job["payload_digest"]),
             "python": job.get("python") or "",
-            "inputs": inputs,
+            "inputs": inputs.of_jobs,
             "max_result_bytes": settings.work.max_result_bytes,
             "result_path": str(AttemptDir(paths.attempts_dir, attempt_id).result),
         }
+        if steps is not None:
+            spec["function"]["step_inputs"] = inputs.of_steps
+            spec["function"]["steps"] = [[number, offset, size] for number, _, offset, size in steps["steps"]]
     return with_working_dir(spec, job, paths)
 
 

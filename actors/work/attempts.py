@@ -22,12 +22,12 @@ from actorgrid.actors.ledger.commands import EndAttempt, StartAttempt, TakeSucce
 from actorgrid.actors.ledger.commands.jobs import BEHIND_SINCE
 from actorgrid.actors.ledger.record_types import NO_JOB, AllocationRecord, JobRecord
 from actorgrid.actors.ledger.records import END_FACTS, isolation_of
-from actorgrid.endings import STDERR_READ_BYTES
 from actorgrid.errors import (
     ActorGridError,
     DependencyFailed,
     DiskFull,
     HostsTooOld,
+    InputLost,
     LedgerRefused,
     NotARegularFile,
     WorkerLost,
@@ -35,7 +35,7 @@ from actorgrid.errors import (
 from actorgrid.supervisors.server import Server
 
 from .attempt_dir import AttemptDir, is_id
-from .attempt_results import ResultSync, result_of
+from .attempt_results import ResultSync, end_of
 from .attempt_specs import attempt_spec
 from .credential_files import CredentialFiles
 from .environment import host_tag
@@ -52,7 +52,6 @@ from .outcomes import (
     GIVEN_BACK,
     PREEMPTED,
     SUPERSEDED,
-    outcome_of,
     outcome_of_lost,
     outcome_of_not_begun,
     outcome_of_not_started,
@@ -63,7 +62,7 @@ from .process_tree import send
 from .python_environment_spec import environments_in, limits_of
 from .shim_link import ShimLink
 from .standing import STANDING_S, StandingAttempts
-from .work_records import AttemptEnd, WorkStatus, lost_spec
+from .work_records import AttemptEnd, WorkStatus
 from .zygote_link import ZygoteLink
 
 START_TRIES = 10
@@ -90,7 +89,7 @@ class HostAttempts:
         self._renewer = renewer
         self._tag = host_tag(server.host.paths.data_dir)
         self._boot = boot_id()
-        self._inputs = Inputs(server)
+        self._inputs = Inputs(server, ledger)
         self._results = ResultSync(server.runtime)
         self.functions = FunctionWorkers(server, zygote, self._tag)
         self.standing = StandingAttempts()
@@ -368,8 +367,8 @@ class HostAttempts:
                         return None
                     if isinstance(attempt.link, ServedCall) and (status := await self._served(attempt, attempt.link)):
                         return await self._ended(attempt, status)
-                except (DiskFull, WorkerLost, DependencyFailed, *NOT_BROUGHT) as error:
-                    if tries < START_TRIES and not isinstance(error, DependencyFailed):
+                except (DiskFull, WorkerLost, DependencyFailed, InputLost, *NOT_BROUGHT) as error:
+                    if tries < START_TRIES and not isinstance(error, DependencyFailed | InputLost):
                         await self._server.sleep(min(1.0, LOOK_AGAIN_S * 2**tries))
                         continue
                     failed = "failed" if isinstance(error, DependencyFailed) else "lost"
@@ -553,14 +552,7 @@ class HostAttempts:
             except OSError as error:
                 self._server.log.warning("the result of %s cannot be kept: %s", directory.attempt_id, error)
                 return outcome_of_unkept(directory.attempt_id, str(error))
-        spec = directory.read_spec() or lost_spec(directory.attempt_id)
-        size = directory.output_size("stderr")
-        try:
-            tail = directory.read_output("stderr", max(0, size - STDERR_READ_BYTES), STDERR_READ_BYTES)
-        except NotARegularFile as error:
-            tail = f"[actorgrid: {error}]".encode()
-        result = result_of(directory, status) if spec["kind"] == "function" else None
-        return outcome_of(spec, status, tail, result)
+        return end_of(directory, status)
 
     async def _report(self, attempt: LiveAttempt, facts: AttemptEnd) -> None:
         number = number_of(attempt.directory.attempt_id)
@@ -577,7 +569,7 @@ class HostAttempts:
     async def _tell_late(self, attempt: LiveAttempt, facts: AttemptEnd) -> None:
         """Tell a success late: the ledger had ended the attempt as lost before it could be told."""
         attempt_id = attempt.directory.attempt_id
-        known: dict[str, Any] = {name: fact for name, fact in facts.items() if name in END_FACTS}
+        known: dict[str, Any] = {name: fact for name, fact in facts.items() if name in (*END_FACTS, "results")}
         late = TakeSuccess(attempt_id, attempt.token, at=time.time(), **known)
         answer: LateSuccessAnswer | None = await self._commit(late)
         if answer is not None:

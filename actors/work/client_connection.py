@@ -11,7 +11,7 @@ from typing import Any
 from actorgrid.errors import ActorGridError, TransportError, UnknownKey
 from actorgrid.objects.space import ObjectSpace
 from actorgrid.transports.frames import FrameDecoder
-from actorgrid.transports.task_frames import MAX_FUNCTIONS, Function, TaskFrame
+from actorgrid.transports.task_frames import MAX_FUNCTIONS, TaskFrame, TaughtFunction
 
 from .input_values import InputValues
 
@@ -59,7 +59,7 @@ class ClientConnection:
     def _size_bytes(self, task: TaskFrame) -> int:
         return len(task.args) + self.inputs.sent_bytes(task) if task.inputs else len(task.args)
 
-    def learn(self, function: Function) -> None:
+    def learn(self, function: TaughtFunction) -> None:
         """Keep a function for later tasks; the one that was used longest ago gives way to it."""
         self.functions.pop(function.fn_id, None)
         self.functions[function.fn_id] = (function.code, None)

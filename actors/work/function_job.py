@@ -19,6 +19,7 @@ from .attempt_dir import write_durably, write_whole
 from .environment import PYTHON
 from .function_call import describe_failure, dump_value, load_payload
 from .output import FULL_DISK_RETRY_S
+from .step_job import run_steps
 from .work_records import CallSpec
 
 EXIT_TASK_FAILED = 1
@@ -39,6 +40,8 @@ def run_job(spec: CallSpec, result_path: Path, *, durably: bool = True) -> int:
                 found=PYTHON,
                 hint="run client and host on the same minor version of Python",
             )
+        if "steps" in function:
+            return run_steps(spec, lambda data: _leave(result_path, data, durably))
         call, args, kwargs = load_payload(Path(function["payload_path"]), function["digest"], function["inputs"])
         running = RunningCall((spec["job_id"], 0), spec["timeout_s"])
         running.function_name, running.retries_left = getattr(call, "__name__", ""), None
@@ -55,6 +58,12 @@ def run_job(spec: CallSpec, result_path: Path, *, durably: bool = True) -> int:
         named, exception = describe_failure(error)
         data, code = encode_result(error=named, exception=exception), EXIT_TASK_FAILED
         print(named.details.get("traceback", ""), file=sys.stderr, end="")
+    _leave(result_path, data, durably)
+    return code
+
+
+def _leave(result_path: Path, data: bytes, durably: bool) -> None:
+    """Write the result file, behind all that was printed."""
     for stream in (sys.stdout, sys.stderr):
         try:
             stream.flush()
@@ -63,7 +72,7 @@ def run_job(spec: CallSpec, result_path: Path, *, durably: bool = True) -> int:
     while True:
         try:
             (write_durably if durably else write_whole)(result_path, data)
-            return code
+            return
         except OSError as error:
             # A full disk holds the job back as it holds back output; the job's own time limit still counts.
             if error.errno not in (errno.ENOSPC, errno.EDQUOT):

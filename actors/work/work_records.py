@@ -33,6 +33,10 @@ class FunctionSpec(TypedDict):
     """The files with results of other jobs that its arguments stand for, by job."""
     max_result_bytes: int
     result_path: str
+    steps: NotRequired[list[list[int]]]
+    """Of a graph, instead of the one call: each step's number, where in the payload its call is, and its size."""
+    step_inputs: NotRequired[dict[str, list[str | int]]]
+    """Where what other steps gave is, by their numbers: a file, where in it that begins, and its size."""
 
 
 class WorkerSpec(TypedDict):
@@ -254,6 +258,8 @@ class AttemptEnd(TypedDict):
     result_bytes: NotRequired[int | None]
     started_at: NotRequired[float]
     """When it was started, where nothing told the ledger of that."""
+    results: NotRequired[list[dict[str, Any]]]
+    """Of steps of a graph: how each of them ended."""
 
 
 Check = Callable[[Any], bool]
@@ -295,6 +301,19 @@ def _token(value: Any) -> bool:
     return type(value) is list and len(value) == 2 and all(map(_whole, value))
 
 
+def _calls(value: Any) -> bool:
+    return type(value) is list and all(
+        type(each) is list and len(each) == 3 and all(map(_whole, each)) for each in value
+    )
+
+
+def _places(value: Any) -> bool:
+    return type(value) is dict and all(
+        type(key) is str and type(each) is list and len(each) == 3 and _text(each[0]) and all(map(_whole, each[1:]))
+        for key, each in value.items()
+    )
+
+
 def _or_none(check: Check) -> Check:
     return lambda value: value is None or check(value)
 
@@ -319,6 +338,7 @@ _FUNCTION = {
     "max_result_bytes": _whole,
     "result_path": _text,
 }
+_FUNCTION_MAY = {"steps": _calls, "step_inputs": _places}
 _WORKER = {"worker_id": _text, "pool": _text, "number": _whole, "socket_path": _text}
 _STORE = {"socket_path": _text, "host_id": _text, "folder": _text, "memory_bytes": _whole, "disk_bytes": _whole}
 _SPEC_MUST = {
@@ -343,7 +363,7 @@ _SPEC_MAY = {
     "job_id": _text,
     "ledger_token": _token,
     "served_by": _text,
-    "function": _map(_FUNCTION),
+    "function": _map(_FUNCTION, _FUNCTION_MAY),
     "worker": _map(_WORKER, {"working_dirs": _text, "environments": _map(_LIMITS), "objects": _text, "host_id": _text}),
     "working_dir": _map({"folder": _text, "digest": _text, "archive": _text}),
     "environment": _or_none(_map({**_LIMITS, "digest": _text, "path": _text})),
@@ -357,7 +377,7 @@ _SPEC_MAY = {
 }
 _OF_KIND: dict[str, Mapping[str, Check]] = {
     "command": {"job_id": _text, "ledger_token": _token},
-    "function": {"job_id": _text, "ledger_token": _token, "function": _map(_FUNCTION)},
+    "function": {"job_id": _text, "ledger_token": _token, "function": _map(_FUNCTION, _FUNCTION_MAY)},
     "functions": {},
     "worker": {"worker": _map(_WORKER)},
     "objects": {"objects": _map(_STORE)},

@@ -46,11 +46,11 @@ from actorgrid.transports.task_frames import (
     CancelTask,
     ClientHello,
     EnvironmentFrame,
-    Function,
     InputValue,
     MoreItems,
     Recall,
     TaskFrame,
+    TaughtFunction,
     WorkingDirFrame,
     encode_environment,
     encode_failure,
@@ -262,7 +262,7 @@ class Worker:
             client.queue(message)
         elif isinstance(message, InputValue):
             client.inputs.arrived(message)
-        elif isinstance(message, Function):
+        elif isinstance(message, TaughtFunction):
             client.learn(message)
         elif isinstance(message, CancelTask):
             client.cancel(message.task_id)

@@ -10,7 +10,7 @@ from actorgrid.client.dispatcher import Dispatcher
 from actorgrid.client.lanes import Lane, TaskCall
 from actorgrid.client.lease_source import LeaseSource
 from actorgrid.transports.frames import FrameDecoder
-from actorgrid.transports.task_frames import Function, TaskFrame, encode_success, parse_client_frame
+from actorgrid.transports.task_frames import TaskFrame, TaughtFunction, encode_success, parse_client_frame
 
 
 class Leases:
@@ -58,7 +58,7 @@ class Worker:
 
     def task(self) -> TaskFrame:
         while not isinstance(frame := self.read(), TaskFrame):
-            assert isinstance(frame, Function)
+            assert isinstance(frame, TaughtFunction)
         return frame
 
     def succeed(self, *task_ids: int) -> None:

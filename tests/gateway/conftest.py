@@ -130,6 +130,7 @@ class Consensus(StandIn):
         self.rows: list[dict[str, Any]] = []
         self.subscribers: list[str] = []
         self.keys: dict[str, dict[str, Any]] = {}
+        self.steps: list[tuple[int, Any]] = []
 
     @handles(Propose)
     def propose(self, request: Propose) -> Proposed:
@@ -142,6 +143,8 @@ class Consensus(StandIn):
         if isinstance(command, commands.EditJob):
             changed = {"priority": command.priority, "max_execution_time_s": command.max_execution_time_s}
             return Proposed(self.index, {"job_id": command.job_id, **changed})
+        if isinstance(command, commands.RetryGraph):
+            return Proposed(self.index, {"state": "running", "again": 1})
         if command.verb.endswith("_lock"):
             held = {"held": True, "token": [1, 7], "position": 0, "slots": 1, "ttl_s": 5.0, "renewals": 0}
             return Proposed(self.index, {"released": True} if isinstance(command, commands.ReleaseLock) else held)
@@ -175,6 +178,8 @@ class Consensus(StandIn):
         if query.kind == "counts":
             return {"jobs": {"queued": 2, "running": 1}, "commit_latency_ms": 1.5}
         first, limit = query.args["from"], query.args["limit"]
+        if query.kind == "graph_steps":
+            return {"steps": [each for each in self.steps if first <= each[0] < first + limit], "next": None}
         return {"events": [row for row in self.rows if row["index"] >= first][:limit], "index": self.index}
 
     def apply(self, kind: str, identity: str, record: Any, command_type: str = "start_attempt") -> int:
@@ -215,6 +220,17 @@ class ClusterManager(StandIn):
             self.jobs.setdefault(job["job_id"], record)
             self.submitted.append(job)
         return answers
+
+    @handles(cluster.AcceptGraph)
+    def accept(self, request: cluster.AcceptGraph) -> dict[str, Any]:
+        self.check()
+        self.submitted.append(request.graph)
+        return {"job_id": request.graph["job_id"], "duplicate": request.graph["job_id"] in self.jobs}
+
+    @handles(cluster.AskGraph)
+    def ask(self, request: cluster.AskGraph) -> dict[str, Any]:
+        job = self.record(request.graph_id)
+        return {"job": job, "states": {"succeeded": job["graph"]["steps"]}, "here": None}
 
     def record(self, job_id: str) -> dict[str, Any]:
         self.check()

@@ -33,7 +33,11 @@ def submit(town: Any, **job: Any) -> Any:
 def test_every_read_answers_as_its_schema_says(real_town: Any, route: Route) -> None:
     assert submit(real_town, task_id="j", gpus=0.5, outputs=["results"]).status == 201
     (host,) = real_town.http("GET", "/api/hosts").json["hosts"]
-    path = route.documented_path.format(job_id="j", name="consensus", host_id=host["node_id"])
+    if "{graph_id}" in route.documented_path:
+        graph = {"graph_id": "g", "steps": [{"id": "one", "command": ["true"]}]}
+        assert real_town.http("POST", "/api/graphs", json=graph).status == 201
+    parts = {"job_id": "j", "name": "consensus", "host_id": host["node_id"], "graph_id": "g"}
+    path = route.documented_path.format(**parts)
     reply = real_town.http("GET", path)
     if WrongState in route.errors and reply.status == WrongState.http_status:
         assert reply.error["code"] == "WrongState" and reply.error["hint"], "this host is alone"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 from typing import Any
 
@@ -10,7 +11,10 @@ import pytest
 
 from actorgrid.actors.gateway.server.application import ROUTES
 from actorgrid.actors.gateway.server.route import Route
+from actorgrid.actors.jobs.graph_spec import write_spec
 from actorgrid.actors.ledger.api_keys import make_key
+from actorgrid.actors.ledger.tables.graphs import NEW_STEP
+from actorgrid.dag.requests import GraphRequest
 
 JOB = {"task_id": "new", "command": ["true"]}
 BODIES: dict[str, Any] = {
@@ -38,6 +42,8 @@ BODIES: dict[str, Any] = {
     "acquire_lease": {"gpus": 0.5},
     "post_inspect_trace": {"events": 5},
     "post_suspend": {"for_s": 1},
+    "post_graph_file": {"digest": "0" * 64},
+    "post_graph": {"graph_id": "g2", "steps": [{"id": "one", "command": ["true"]}]},
 }
 PARTS = {
     "job_id": "a",
@@ -49,6 +55,8 @@ PARTS = {
     "name": "load_balancer",
     "user": "ann",
     "digest": "ab" * 32,
+    "graph_id": "g1",
+    "step": "one",
 }
 QUERIES = {"get_output": "?path=results/a"}
 
@@ -74,8 +82,25 @@ def prepare(town: Any) -> None:
     town.servers["distributed_state"].put("work.kill_grace_s", 1)
     town.servers["load_balancer"].sessions.add("s1")
     town.hold_lease(PARTS["lease_id"])
+    add_graph(town)
     _, key = make_key(bytes(5), bytes(30), "ann", "admin", 1.0)
     town.servers["consensus"].keys[PARTS["id"]] = {**key, "id": PARTS["id"]}
+
+
+def add_graph(town: Any) -> None:
+    """A graph of one step, which gave what is in the folder of the attempt a.1."""
+    call = {"offset": 0, "size": 1}
+    steps = [{"id": "one", "kind": "function", "call": call}]
+    request = GraphRequest.model_validate({"graph_id": PARTS["graph_id"], "bundle": "0" * 64, "steps": steps})
+    content = write_spec(request)
+    digest = hashlib.sha256(content).hexdigest()
+    town.host.paths.blobs_dir.mkdir(parents=True, exist_ok=True)
+    town.host.paths.blobs_dir.joinpath(digest).write_bytes(content)
+    facts = {"files": [digest], "steps": 1, "strategy": "time_optimized", "on_failure": "continue", "extensions": []}
+    graph = {**facts, "stopping": False, "retries": 0}
+    town.add_job(PARTS["graph_id"], kind="graph", state="failed", ended_at=2.0, graph=graph)
+    done = {"state": "succeeded", "run": 1, "host": "h1", "attempt_id": "a.1", "job_id": "a", "size": 6}
+    town.servers["consensus"].steps = [(0, {**NEW_STEP, **done})]
 
 
 def test_document_and_router_hold_the_same_paths_and_methods(town: Any) -> None:

@@ -92,7 +92,25 @@ def furnished(ledger: Ledger | None = None) -> Ledger:
     do(commands.PublishBundle(bundle(1, "signing"), at=AT))
     do(commands.ReportTrust("h1", "pem", "f1", 1, AT, 1, [1], at=AT))
     do(commands.RequestCertificate("h2", "00", ["10.0.0.1"], at=AT))
+    for graph_id in ("graph", "graph2"):
+        do(commands.SubmitGraph(graph(graph_id), at=AT))
+    jobs = [release("graph", 0), release("graph", 1)]
+    do(commands.AdvanceGraph("graph", 1, jobs, [{"step": 2, "state": "skipped"}], [], [], at=AT))
+    token = do(commands.GrantAttempt("graph.0-1", 1, "h1", 1, [], 1, at=AT))["token"]
+    results = [{"ok": True, "offset": 0, "size": 9, "took_s": 0.5, "word": True}]
+    do(commands.EndAttempt("graph.0-1.1", token, "succeeded", results=results, at=AT))
+    do(commands.EndGraph("graph2", 1, "failed", {"code": "StepFailed"}, at=AT))
     return ledger
+
+
+def graph(graph_id: str) -> Plain:
+    facts = {"files": ["ab" * 32], "steps": 4, "strategy": "time_optimized", "on_failure": "continue"}
+    return {"job_id": graph_id, "user_id": "ann", "graph": facts}
+
+
+def release(graph_id: str, step: int) -> Plain:
+    steps = {"graph_id": graph_id, "steps": [[step, 1, 0, 40]], "inputs": [], "order": step}
+    return job_record(f"{graph_id}.{step}-1", resources={"gpu_count": 0, "gpu_milli": 0}, step_of=steps)
 
 
 def _next_action(ledger: Ledger) -> int:
@@ -174,5 +192,9 @@ def examples(ledger: Ledger) -> list[Plain]:
         commands.RotateGossipKey(ledger.gossip_key.number + 1, term, "ab" * 32, at=AT),
         commands.MarkUnreachable("h1", 1, AT, ["h2", "h3"], term, at=AT),
         commands.RetireOrigins("gone", 3, [[1, 7, 5], [2, 9, 1]], len(ledger.retirements) + 1, 0, "h1", at=AT),
+        commands.SubmitGraph(graph(f"graph{number}"), at=AT),
+        commands.AdvanceGraph("graph", term, [release("graph", 3)], [], ["graph.1-1"], [], at=AT),
+        commands.EndGraph("graph", term, "succeeded", at=AT),
+        commands.RetryGraph("graph2", "me", at=AT),
     ]
     return [command.to_plain() for command in made]

@@ -27,6 +27,10 @@ CALLED_FROM_OUTSIDE = {
     "AgentLog.emit": "logging",
     "_PayloadUnpickler.persistent_load": "pickle",
     "_JobPickler.persistent_id": "pickle",
+    **dict.fromkeys(
+        ("StepPickler.persistent_id", "_PlainPickler.persistent_id", "_StepUnpickler.persistent_load"), "pickle"
+    ),
+    "Dag.submitted": "people's programs (docs/graphs.md)",
     "ClusterViewClient._repr_html_": "notebooks",
     "LazyFuture._repr_html_": "notebooks",
     "LocalCluster._repr_html_": "notebooks",

@@ -68,7 +68,7 @@ def test_every_client_frame_comes_back_as_it_was_sent() -> None:
     assert len(fn_id) == task_frames.FN_ID_BYTES
     for data, expected in [
         (task_frames.encode_hello("s", "3.11", "me"), task_frames.ClientHello(1, "s", "3.11", "me")),
-        (task_frames.encode_function(fn_id, b"code"), task_frames.Function(fn_id, b"code")),
+        (task_frames.encode_function(fn_id, b"code"), task_frames.TaughtFunction(fn_id, b"code")),
         (task_frames.encode_task(7, fn_id, b"args", 1.5), task_frames.TaskFrame(7, fn_id, b"args", 1.5)),
         (task_frames.encode_task(8, fn_id, b""), task_frames.TaskFrame(8, fn_id, b"", None)),
         (task_frames.encode_task(9, fn_id, b"", None, 3), task_frames.TaskFrame(9, fn_id, b"", None, 3)),

@@ -57,6 +57,21 @@ SPECS: dict[str, dict[str, Any]] = {
         "environment": {**LIMITS, "digest": "d", "path": "/b"},
         "outputs": {"paths": ["out"], "bytes_max": 100, "folder": "/o", "own_cwd": "/c"},
     },
+    "steps": {
+        **lost_spec("a.1"),
+        "kind": "function",
+        "ledger_token": [0, 7],
+        "function": {
+            "payload_path": "/p",
+            "digest": "d",
+            "python": "3.11",
+            "inputs": {},
+            "max_result_bytes": 100,
+            "result_path": "/r",
+            "steps": [[0, 10, 20], [1, 30, 5]],
+            "step_inputs": {"7": ["/f", 0, 9]},
+        },
+    },
     "objects": {
         **lost_spec("objects-1"),
         "kind": "objects",
@@ -146,6 +161,19 @@ def test_each_field_is_of_its_type_or_the_record_is_none(record: dict[str, Any],
         for wrong in WRONG[type(value)]:
             if wrong is not None or name not in NONE_TOO:
                 assert read({**record, name: wrong}) is None, (name, wrong)
+
+
+@pytest.mark.parametrize(
+    ("name", "wrong"),
+    [
+        *(("steps", each) for each in ([[0, 1]], [[0, 1, "2"]], [[0, 1, -1]], [3], {}, [[0, 1, True]])),
+        *(("step_inputs", each) for each in ({"7": ["/f", 0]}, {"7": [0, 0, 9]}, {7: ["/f", 0, 9]}, {"7": "/f"}, [])),
+    ],
+)
+def test_the_steps_of_a_spec_are_of_their_types(name: str, wrong: Any) -> None:
+    spec = SPECS["steps"]
+    assert spec_of(spec) == spec
+    assert spec_of({**spec, "function": {**spec["function"], name: wrong}}) is None
 
 
 @given(anything, st.sampled_from([spec_of, status_of, started_of, lease_of]))

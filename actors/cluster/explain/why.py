@@ -29,6 +29,7 @@ from actorgrid.models import DESCRIPTIVE, JobState
 
 from .binding import binding, resource_use
 from .contention import FitReport, Holder, fits_at, freeing, holders, holders_of_user, may_go
+from .graphs import GraphProgress, explain_graph
 from .interruptions import away_note, deadline_note, late_notes, lost_note, stopped_for_another, waiting_notes
 from .phrases import gang_ending, gang_hosts, gang_lacks, listed, nearest_has, needs
 
@@ -50,7 +51,8 @@ class JobContext:
     *dependencies*: the states of the jobs it depends on; *openings*: what could be asked for instead and would fit
     now; *waiting*: how many jobs wait; *root*: for one that failed with a job it depends on, the job it began with;
     *away*: hosts that are not heard of, and for how many seconds; *unsure*: why all this is only what was last known;
-    *start_delay*: of a placed one, what its host says it waits for, and how long it has left to start.
+    *start_delay*: of a placed one, what its host says it waits for, and how long it has left to start; *graph*: of a
+    graph of steps, how far it is.
     """
 
     now: float
@@ -67,6 +69,7 @@ class JobContext:
     away: Mapping[str, float] = field(default_factory=dict)
     unsure: tuple[str, ...] = ()
     start_delay: Mapping[str, Any] | None = None
+    graph: GraphProgress | None = None
 
 
 @dataclass(slots=True)
@@ -83,7 +86,10 @@ class _Story:
 def explain_job(job: JobRecord, context: JobContext) -> dict[str, Any]:
     """Explain why *job* is where it is. The keys are stable: see ``WhyAnswer``."""
     state = JobState(job["state"])
-    if state is JobState.QUEUED:
+    if context.graph is not None:
+        told = explain_graph(job, context.graph, context.now)
+        story = _Story(told.headline, told.notes, told.steps, told.more)
+    elif state is JobState.QUEUED:
         story = _queued(job, context)
     elif state is JobState.PLACED:
         story = _placed(job, context)
@@ -96,12 +102,12 @@ def explain_job(job: JobRecord, context: JobContext) -> dict[str, Any]:
     else:
         story = _failed(job, context)
     fit = context.fit
-    told = {name: job.get(name) for name in DESCRIPTIVE if job.get(name)}
-    story.notes += [f"{name}: {_pairs(value)}" for name, value in told.items() if isinstance(value, dict)]
+    described = {name: job.get(name) for name in DESCRIPTIVE if job.get(name)}
+    story.notes += [f"{name}: {_pairs(value)}" for name, value in described.items() if isinstance(value, dict)]
     return {
         "job_id": job["job_id"],
         "name": "",
-        **told,
+        **described,
         "state": state.value,
         "headline": story.headline,
         "reasons": [story.headline, *story.reasons, *story.notes],
@@ -127,6 +133,7 @@ def explain_job(job: JobRecord, context: JobContext) -> dict[str, Any]:
         "attempts": [_attempt(one, context) for one in job["attempts"][-ATTEMPTS_SHOWN:]],
         "stderr_tail": [],
         "explain": dict(fit) if fit else None,
+        "steps": None,
         **story.more,
     }
 

@@ -309,7 +309,7 @@ class WhyAnswer(AnswerBody):
     ``quota``: {"user", "limits", "used", "short"} where that is what it waits for; ``held_by`` then says who holds it;
     ``held_up_by``: jobs that the room is reserved for; ``reservation``: {"starts_at", "nodes", "stopping"};
     ``estimated_start``: {"at", "from"}, where *from* is reservation, time_limits (of what runs there) or retry.
-    ``explain`` is the engine's own answer.
+    ``explain`` is the engine's own answer. ``steps``: of a graph, how many of its steps are in which state.
     """
 
     job_id: str
@@ -338,6 +338,7 @@ class WhyAnswer(AnswerBody):
     attempts: list[dict[str, Any]] = []
     stderr_tail: list[str] = []
     explain: dict[str, Any] | None = None
+    steps: dict[str, int] | None = None
 
 
 class LogsQuery(RequestBody):

@@ -17,13 +17,16 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar, runtime_checkable
 
 from aiohttp import web
+from pydantic import BaseModel
 
 import actorgrid
 from actorgrid.actors.gateway.blobs import BlobStore
+from actorgrid.actors.gateway.graph_files import GraphFiles
 from actorgrid.actors.gateway.routes import (
     cluster,
     environments,
     faults,
+    graphs,
     health,
     hosts,
     inspect,
@@ -84,6 +87,7 @@ _SUBJECTS = (
     inspect,
     jobs,
     job_files,
+    graphs,
     working_dirs,
     state,
     locks,
@@ -94,6 +98,7 @@ _SUBJECTS = (
 ROUTES = tuple(route for subject in _SUBJECTS for route in subject.ROUTES.routes)
 """All that is served, and all that is documented."""
 
+LARGE_BODY = 512 * 1024
 POOL_THREADS = 4
 """Threads that write blobs, and read what the system says of processes."""
 FILE_THREADS = 4
@@ -150,6 +155,7 @@ class GatewayApp:
         self.watch_prefix = watch_prefix
         self.unwatch_prefix = unwatch_prefix
         self.blobs = BlobStore(host.paths.blobs_dir)
+        self.graph_files = GraphFiles()
         self.bodies = BodyReader()
         self.figures = HttpFigures()
         self.followers = 0
@@ -278,7 +284,7 @@ class GatewayApp:
             else:
                 raw = await self.bodies.read(request, self.settings.security.max_body_bytes)
                 try:
-                    body = decode(raw, request.content_type, route.request)
+                    body = await self._decoded(raw, request.content_type, route.request)
                     result = await route.handler(RequestContext(self, request, body, query, caller, only))
                 finally:
                     self.bodies.done(raw)
@@ -287,6 +293,12 @@ class GatewayApp:
             return self.encoded(request, result, route.status)
 
         return serve
+
+    async def _decoded(self, raw: bytes, content_type: str, model: type[BaseModel]) -> BaseModel:
+        """The body as a *model*; a large one, a graph of thousands of steps, does not hold others up."""
+        if len(raw) < LARGE_BODY:
+            return decode(raw, content_type, model)
+        return await self.in_pool(lambda: decode(raw, content_type, model))
 
     @web.middleware
     async def _front(

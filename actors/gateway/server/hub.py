@@ -130,6 +130,8 @@ def view_change(kind: str, identity: str, record: Any) -> dict[str, Any]:
     elif kind == "lock" and isinstance(record, dict):
         counts = {name: len(record[name]) for name in ("holders", "waiters")}
         shown |= {"state": "held", "slots": record["slots"], **counts}
+    elif kind == "steps":
+        shown |= {"state": "changed", "steps": [[step, each["state"], each["run"]] for step, each in record or ()]}
     elif kind == "lock_break":
         shown |= {"state": f"broken by {record['by']}", **record}
     elif kind == "setting":

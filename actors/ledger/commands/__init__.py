@@ -10,6 +10,13 @@ from .cluster import (
     SetQuota,
     SetSetting,
 )
+from .graphs import (
+    GRAPHS_SINCE,
+    AdvanceGraph,
+    EndGraph,
+    RetryGraph,
+    SubmitGraph,
+)
 from .hosts import (
     AllowAbsence,
     ConfirmHost,
@@ -74,11 +81,13 @@ from .trust import (
 
 __all__ = [
     "FINALS_MAX",
+    "GRAPHS_SINCE",
     "LIMITS_SINCE",
     "MEMBERSHIP_SINCE",
     "RETIREMENT_SINCE",
     "AcquireLock",
     "AddMember",
+    "AdvanceGraph",
     "AllowAbsence",
     "BeginRecovery",
     "BreakLock",
@@ -91,6 +100,7 @@ __all__ = [
     "DrainHost",
     "EditJob",
     "EndAttempt",
+    "EndGraph",
     "EndRecovery",
     "ExpireLock",
     "FailJob",
@@ -114,6 +124,7 @@ __all__ = [
     "ReportTrust",
     "RequestCertificate",
     "RetireOrigins",
+    "RetryGraph",
     "RevokeApiKey",
     "RevokeJoinToken",
     "RotateGossipKey",
@@ -122,6 +133,7 @@ __all__ = [
     "SetQuota",
     "SetSetting",
     "StartAttempt",
+    "SubmitGraph",
     "SubmitJobs",
     "TakeSuccess",
     "end_facts",

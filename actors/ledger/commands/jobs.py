@@ -26,9 +26,11 @@ from ..field_checks import (
     Whole,
     is_table,
 )
+from ..graph_checks import is_results
 from ..record_checks import check_grant_target, check_job, job_version
 from ..record_types import EndFacts
 from ..records import END_FACTS
+from .graphs import GRAPHS_SINCE
 
 LIMITS_SINCE = 2
 """The version from which a host that submits says how many bytes may wait."""
@@ -142,7 +144,8 @@ class StartAttempt(Command):
 class EndAttempt(Command):
     """End an attempt whose processes are gone. *charge*: whether it counts against the job's retries.
 
-    *started_at*: when it was started, where no ``StartAttempt`` told it.
+    *started_at*: when it was started, where no ``StartAttempt`` told it. *results*: of steps of a graph, how each of
+    them ended.
     """
 
     attempt_id: Text
@@ -157,6 +160,7 @@ class EndAttempt(Command):
     cpu_s: Number | Absent | None = ABSENT
     result_bytes: Whole | Absent | None = ABSENT
     started_at: Annotated[Number, Since(BEHIND_SINCE)] | Absent = ABSENT
+    results: Annotated[list[Plain], is_results, Since(GRAPHS_SINCE)] | Absent = ABSENT
 
 
 @verb("take_success", Proposer.ITS_WORK, since=2)
@@ -170,6 +174,7 @@ class TakeSuccess(Command):
     max_rss_bytes: Whole | Absent | None = ABSENT
     cpu_s: Number | Absent | None = ABSENT
     result_bytes: Whole | Absent | None = ABSENT
+    results: Annotated[list[Plain], is_results, Since(GRAPHS_SINCE)] | Absent = ABSENT
 
 
 def end_facts(command: EndAttempt | TakeSuccess) -> EndFacts:

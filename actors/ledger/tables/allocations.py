@@ -13,6 +13,7 @@ from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
 from actorgrid.actors.ledger.attempt_ids import member_id
+from actorgrid.actors.ledger.field_checks import is_whole
 from actorgrid.actors.ledger.record_types import (
     AllocationRecord,
     DeviceRecord,
@@ -25,7 +26,7 @@ from actorgrid.actors.ledger.records import new_allocation
 from actorgrid.errors import StaleIncarnation, WrongState
 
 from .capacity import Capacity
-from .quotas import Quotas
+from .quotas import Quotas, amounts_held
 
 ALLOCATIONS_MAX = 100_000
 BEHIND_MAX = 32
@@ -58,8 +59,10 @@ class Allocations:
         self._changed = changed
 
     def load(self, records: list[AllocationRecord]) -> None:
-        """Load what a snapshot held; for a new, empty object."""
+        """Load what a snapshot held; for a new, empty object. Raises ValueError for what holds no amounts."""
         for record in records:
+            if not all(map(is_whole, amounts_held(record).values())):
+                raise ValueError(f"allocation {record['allocation_id']!r:.60} holds what is no amount")
             self._take(record)
 
     def ports_of(self, host_id: str) -> set[int]:

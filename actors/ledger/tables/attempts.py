@@ -32,6 +32,7 @@ from actorgrid.actors.ledger.commands import (
     value_or_none,
 )
 from actorgrid.actors.ledger.entry import EntryContext, applies
+from actorgrid.actors.ledger.field_checks import ABSENT
 from actorgrid.actors.ledger.record_types import (
     AttemptRecord,
     GangMemberRecord,
@@ -322,7 +323,13 @@ def ended_attempt(attempt: AttemptRecord, command: EndAttempt, at: float) -> Att
         "ended_at": at,
         **end_facts(command),
         "error": error,
+        **_results(command),
     }
+
+
+def _results(command: EndAttempt | TakeSuccess) -> Any:
+    """What is told of the steps of a graph, where an attempt ran any."""
+    return {} if command.results is ABSENT else {"results": command.results}
 
 
 def after_attempt(job: JobRecord, number: int, command: EndAttempt, at: float) -> tuple[str, dict[str, Any]]:
@@ -354,7 +361,8 @@ def with_success(
     A gang's attempt has succeeded once all of its members have.
     """
     if rank is None:
-        return {**attempt, **end_facts(command), "state": SUCCEEDED, "error": None, "late_success_at": at}
+        facts = {**end_facts(command), **_results(command)}
+        return cast("AttemptRecord", {**attempt, **facts, "state": SUCCEEDED, "error": None, "late_success_at": at})
     assert isinstance(command, TakeSuccess), "of a member only its host tells"
     told = gangs.succeeded_member(attempt, rank, command)
     if any(member["state"] != SUCCEEDED for member in told["members"]):

@@ -32,6 +32,8 @@ OWN = (
     "deadline",
     "not_before",
     *JOB_FIELDS_SINCE,
+    "step_of",
+    "near",
 )
 """What jobs that are alike otherwise differ in, beside their ids; also what few jobs have at all."""
 ENVIRONMENT = "env"

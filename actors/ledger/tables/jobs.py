@@ -24,6 +24,8 @@ SUCCEEDED, FAILED = JobState.SUCCEEDED.value, JobState.FAILED.value
 CANCELLED, LOST = JobState.CANCELLED.value, JobState.LOST.value
 BEGUN = (PLACED, RUNNING)
 FINAL = (SUCCEEDED, FAILED, CANCELLED, LOST)
+GRAPH = "graph"
+"""The kind of a job that is a graph of steps."""
 
 
 class Jobs:
@@ -48,11 +50,15 @@ class Jobs:
         self._dependencies = Dependencies()
         self._total = 0
         self._retired_total = 0
+        self._kept_graphs: dict[str, None] = {}
+        """Graphs that have ended, which are kept as long as their steps are."""
+        self.job_ended: Callable[[JobRecord, float], None] = lambda _job, _at: None
+        """Told of each job that has ended, and when."""
 
     @property
     def live_count(self) -> int:
         """The number of jobs that have not ended."""
-        return len(self.records) - len(self._ended)
+        return len(self.records) - len(self._ended) - len(self._kept_graphs)
 
     @property
     def next_ordinal(self) -> int:
@@ -99,6 +105,18 @@ class Jobs:
                 failed = dependency_failed(job["job_id"], broken, self.state_of(broken))
                 self.finish(job["job_id"], FAILED, failed, at)
 
+    def accept_running(self, job: JobRecord) -> None:
+        """Take in a new record, already numbered, of a job that runs from the beginning: a graph."""
+        self._total = job["ordinal"]
+        self.records[job["job_id"]] = job
+        self._count(job, RUNNING, 1)
+        self._changed(job["job_id"], job, RUNNING)
+
+    def reopen(self, job_id: str, state: str, **fields: Any) -> JobRecord:
+        """Begin a graph anew that has ended and is kept. Gives its record."""
+        del self._kept_graphs[job_id]
+        return self.change(job_id, state, ended_at=None, error=None, **fields)
+
     def change(self, job_id: str, state: str | None = None, **fields: Any) -> JobRecord:
         """Replace the job's record by one with these fields and that state; records read before stay unchanged."""
         before = self.records[job_id]
@@ -117,31 +135,38 @@ class Jobs:
         while ending:
             job_id, state, error, fields = ending.popleft()
             self._dependencies.drop(job_id)
-            self.change(job_id, state, ended_at=at, error=error, **fields)
-            self._ended[job_id] = None
+            ended = self.change(job_id, state, ended_at=at, error=error, **fields)
+            (self._kept_graphs if ended["kind"] == GRAPH else self._ended)[job_id] = None
             for dependent_id in self._dependencies.leave(job_id):
                 if state != SUCCEEDED:
                     # It ends only once, whatever else it waits for.
                     self._dependencies.drop(dependent_id)
                     failed = dependency_failed(dependent_id, job_id, state)
                     ending.append((dependent_id, FAILED, failed, {}))
+            self.job_ended(ended, at)
         return self.records[first]
 
-    def retire(self) -> list[tuple[int, JobRecord]]:
-        """The ended jobs over the bound, oldest end first, with a number each: the history is their home now."""
+    def retire(self, graphs: Iterable[str] = ()) -> list[tuple[int, JobRecord]]:
+        """The ended jobs over the bound, oldest end first, and these *graphs*, with a number each: the history is
+        their home now."""
         retired = []
+        for graph_id in graphs:
+            del self._kept_graphs[graph_id]
+            retired.append(self._retire(graph_id))
         while len(self._ended) > ENDED_MAX:
-            job_id, _ = self._ended.popitem(last=False)
-            job = self.records.pop(job_id)
-            self.counts[job["state"]] -= 1
-            self.remembered[job_id] = job["state"]
-            self._touched("job", job_id)
-            self._touched("remembered", job_id)
-            self._retired_total += 1
-            retired.append((self._retired_total, job))
+            retired.append(self._retire(self._ended.popitem(last=False)[0]))
         while len(self.remembered) > REMEMBERED_MAX:
             self._touched("remembered", self.remembered.popitem(last=False)[0])
         return retired
+
+    def _retire(self, job_id: str) -> tuple[int, JobRecord]:
+        job = self.records.pop(job_id)
+        self.counts[job["state"]] -= 1
+        self.remembered[job_id] = job["state"]
+        self._touched("job", job_id)
+        self._touched("remembered", job_id)
+        self._retired_total += 1
+        return self._retired_total, job
 
     @property
     def totals(self) -> list[int]:
@@ -163,6 +188,8 @@ class Jobs:
         self.remembered.update((name, state) for name, state in dumped.get("remembered", ()))
         self._total, self._retired_total = totals
         for job in self.records.values():
+            if job["kind"] == GRAPH and job["state"] in FINAL:
+                self._kept_graphs[job["job_id"]] = None
             self._count(job, job["state"], 1)
             if job["state"] == QUEUED and job["depends_on"]:
                 self._await_dependencies(job)

@@ -187,6 +187,7 @@ class Store:
                 " AND (:ordinal IS NULL OR ordinal < :ordinal) AND (:at IS NULL OR submitted_at < :at)"
                 " AND substr(job_id, 1, length(:prefix)) = :prefix"
                 " AND (:user = '' OR json_extract(record, '$.user_id') = :user)"
+                " AND (:steps OR json_extract(record, '$.step_of') IS NULL)"
                 " ORDER BY ordinal DESC LIMIT :limit",
                 {
                     "states": states,
@@ -194,6 +195,7 @@ class Store:
                     "at": wanted.before_at,
                     "prefix": wanted.prefix,
                     "user": wanted.user,
+                    "steps": wanted.steps,
                     "limit": limit,
                 },
             ).fetchall()

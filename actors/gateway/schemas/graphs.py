@@ -1,0 +1,93 @@
+"""What the routes of graphs take and give beyond ``actorgrid.dag.requests``."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from pydantic import Field
+
+from actorgrid.models import AnswerBody, Job, RequestBody
+
+
+class GraphAccepted(AnswerBody):
+    """A graph that was accepted."""
+
+    job_id: str
+    duplicate: bool
+
+
+class GraphFileRequest(RequestBody):
+    """A file with what steps run, or the question whether it is here."""
+
+    digest: str = Field(pattern=r"^[0-9a-f]{64}$", description="SHA-256 of the file")
+    content: bytes | None = Field(default=None, description="base64 in JSON; without it: is it here?")
+
+
+class GraphFileAnswer(AnswerBody):
+    """Whether the file is here; if so, it stays for ten minutes at least, and for as long as a graph names it."""
+
+    digest: str
+    here: bool
+
+
+class GraphAnswer(AnswerBody):
+    """A graph: the job that it is, and how many of its steps are in which state."""
+
+    job: Job
+    strategy: str
+    on_failure: str
+    total: int
+    states: dict[str, int] | None = Field(
+        description="waiting: not begun; released: a job waits or runs for it; succeeded, failed, skipped. null: its"
+        " steps are known no more"
+    )
+    retries: int
+    stopping: bool
+    held_by: str | None = Field(default=None, description="why nothing more of it begins now, as far as is known here")
+
+
+class StepsQuery(RequestBody):
+    """Which steps to list."""
+
+    first: int = Field(default=0, ge=0, le=100_000, description="the number of the first")
+    limit: int = Field(default=1_000, ge=1, le=10_000)
+    state: str = Field(default="", max_length=100, description="only steps in one of these states, by commas")
+
+
+class StepAnswer(AnswerBody):
+    """One step. Times are seconds since the epoch."""
+
+    number: int
+    id: str
+    kind: str
+    state: str
+    inputs: list[str] = []
+    after: list[str] = []
+    when: list[str] = Field(default=[], description="steps whose words decide whether it runs")
+    run: int = 0
+    failures: int = 0
+    job_id: str = ""
+    attempt_id: str = ""
+    host: str = ""
+    gpu_indexes: list[int] = []
+    started_at: float | None = None
+    ended_at: float | None = None
+    size: int = 0
+    word: Any = None
+    same_as: str | None = None
+    error: dict[str, Any] | None = None
+
+
+class StepsAnswer(AnswerBody):
+    """Steps by number."""
+
+    steps: list[StepAnswer]
+    total: int
+    next: int | None
+
+
+class GraphRetried(AnswerBody):
+    """A graph that was begun again."""
+
+    state: str
+    again: int

@@ -1,0 +1,84 @@
+"""Commands of the ledger about graphs of steps: taken, led on, ended, begun again."""
+
+from typing import Annotated
+
+from actorgrid.errors import ErrorRecord
+
+from ..command import Command, Proposer, verb
+from ..field_checks import ABSENT, Absent, JobId, Plain, Text, Truth, WaitingBytes, Whole, is_table
+from ..graph_checks import (
+    Extensions,
+    GraphEnd,
+    GraphJob,
+    Releases,
+    Settled,
+    Withdrawn,
+    check_extension,
+    check_graph,
+    check_release,
+    check_settled,
+)
+
+GRAPHS_SINCE = 8
+"""The version from which there are graphs."""
+
+
+@verb("submit_graph", Proposer.DOOR, since=GRAPHS_SINCE, new_work=True)
+class SubmitGraph(Command):
+    """Accept a graph, a job of its own that runs nothing; one whose id is known already is a duplicate and changes
+    nothing."""
+
+    graph: GraphJob
+    waiting_bytes: WaitingBytes | Absent = ABSENT
+
+    @classmethod
+    def check(cls, plain: Plain) -> None:
+        """Check the graph."""
+        check_graph(plain["graph"])
+
+
+@verb("advance_graph", Proposer.LEADER, since=GRAPHS_SINCE)
+class AdvanceGraph(Command):
+    """Lead a graph on: all of it, or nothing.
+
+    *releases* are jobs that run steps. *settled* is what is decided about steps without running them: skipped, failed,
+    succeeded with the value of another, or waiting again, because what they gave is lost. *withdrawn* are its waiting
+    jobs that are to be released anew. *extensions* are further steps that steps gave. *stop*: nothing more of it
+    begins, and what runs is to end.
+    """
+
+    graph_id: JobId
+    term: Whole
+    releases: Releases
+    settled: Settled
+    withdrawn: Withdrawn
+    extensions: Extensions
+    stop: Truth = False
+
+    @classmethod
+    def check(cls, plain: Plain) -> None:
+        """Check each part."""
+        for job in plain["releases"]:
+            check_release(job)
+        for settled in plain["settled"]:
+            check_settled(settled)
+        for extension in plain["extensions"]:
+            check_extension(extension)
+
+
+@verb("end_graph", Proposer.LEADER, since=GRAPHS_SINCE)
+class EndGraph(Command):
+    """End a graph of which nothing runs."""
+
+    graph_id: JobId
+    term: Whole
+    state: GraphEnd
+    error: Annotated[ErrorRecord, is_table] | None = None
+
+
+@verb("retry_graph", Proposer.DOOR, since=GRAPHS_SINCE, new_work=True)
+class RetryGraph(Command):
+    """Begin a graph again that has not succeeded: steps that have succeeded stay as they are."""
+
+    graph_id: JobId
+    by: Text = ""

@@ -1,0 +1,174 @@
+"""Runs steps of a graph in a worker, one after the other, and leaves what they gave in one file.
+
+A step's call is a part of the graph's bundle (``actorgrid/dag/bundle.py``): a pickled
+``[function, args, kwargs, how]``, in which persistent ids stand for what is elsewhere::
+
+    ("part", offset, size)            a value of its own in the bundle: a function of several steps, a shared value
+    ("step", number)                  what another step gave
+    ("inline", offset, size, number)  the call of a step that is computed anew here
+
+*how* is a dict: ``word``, whether what it gives is told to the graph, if it is a number, a truth or a short text;
+``until``, a function of a value that says whether a loop is done.
+
+Only workers import this: here users' bytes become objects.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import io
+import mmap
+import pickle  # nosec B403 - a worker exists to run what its authenticated owner sent
+import sys
+import time
+from collections.abc import Callable
+from types import CoroutineType
+from typing import Any
+
+from actorgrid import task_context
+from actorgrid.actors.ledger.graph_checks import is_word
+from actorgrid.actors.ledger.graph_records import StepResultRecord
+from actorgrid.dag.bundle import read_part
+from actorgrid.errors import DependencyFailed
+from actorgrid.import_environment import environment_of, take
+from actorgrid.task_context import RunningCall
+from actorgrid.transports.task_frames import decode_result, encode_result
+
+from .function_call import describe_failure, dump_value
+from .step_results import with_index
+from .work_records import CallSpec, FunctionSpec
+
+RESULTS_BYTES_MAX = 512 * 1024
+"""Once several steps have given so much, the others are left to another attempt: a file holds one large value."""
+PARTS_KEPT = 256
+"""Functions and shared values of a bundle that a process keeps for its next call."""
+INLINE_DEPTH_MAX = 100
+_kept: dict[tuple[str, int], Any] = {}
+
+
+def run_steps(spec: CallSpec, write: Callable[[bytes], None]) -> int:
+    """Run the steps of an attempt and *write* what they gave; gives the exit code: 0 unless one of them failed."""
+    function = spec["function"]
+    steps = _Steps(function)
+    parts: list[bytes] = []
+    results: list[StepResultRecord] = []
+    size = 0
+    code = 0
+    for number, offset, length in function["steps"]:
+        if size > RESULTS_BYTES_MAX:
+            break
+        running = RunningCall((spec["job_id"], 0), spec["timeout_s"])
+        running.retries_left = None
+        task_context.begins(running)
+        began = time.perf_counter()
+        said: dict[str, Any] = {}
+        try:
+            value, how = steps.call(number, offset, length, running)
+            pickled = dump_value(value, function["max_result_bytes"])
+            data = encode_result(pickled)
+            steps.gave(number, value)
+            if how.get("word") and is_word(value):
+                said["word"] = value
+            if "until" in how:
+                said["word"] = bool(how["until"](value))
+        except BaseException as error:  # noqa: BLE001 - the outermost loop of a step: whatever it raises is its result
+            named, exception = describe_failure(error)
+            data, code = encode_result(error=named, exception=exception), 1
+            print(named.details.get("traceback", ""), file=sys.stderr, end="")
+        took_s = time.perf_counter() - began
+        result: StepResultRecord = {"ok": code == 0, "offset": size, "size": len(data), "took_s": took_s}
+        results.append({**result, **said})  # type: ignore[typeddict-item]
+        parts.append(data)
+        size += len(data)
+        if code:
+            break
+    write(with_index(parts, results))
+    return code
+
+
+class _Steps:
+    """The bundle and the inputs of one attempt."""
+
+    def __init__(self, function: FunctionSpec) -> None:
+        self._digest = str(function["digest"])
+        self._inputs = {int(number): place for number, place in function.get("step_inputs", {}).items()}
+        self._values: dict[int, Any] = {}
+        self._depth = 0
+        with open(function["payload_path"], "rb") as file:
+            self._bundle = memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ))
+        environment = environment_of(self._bundle[-65_536:].tobytes())
+        if environment is not None:
+            take(environment)
+
+    def call(self, number: int, offset: int, size: int, running: RunningCall | None) -> tuple[Any, dict[str, Any]]:
+        """Run a call of the bundle; gives its value, and how it is to be told."""
+        fn, args, kwargs, how = self._load(offset, size)
+        if running is not None:
+            running.function_name = getattr(fn, "__name__", "")
+        value = fn(*args, **kwargs)
+        if isinstance(value, CoroutineType):
+            value = asyncio.run(value)
+        return value, how
+
+    def gave(self, number: int, value: Any) -> None:
+        """Keep what a step gave, for those after it."""
+        self._values[number] = value
+
+    def value(self, number: int) -> Any:
+        """What another step gave. Raises DependencyFailed."""
+        if number in self._values:
+            return self._values[number]
+        place = self._inputs.get(number)
+        if place is None:
+            raise DependencyFailed(f"the call takes what step {number} gave, which it does not depend on")
+        path, offset, size = str(place[0]), int(place[1]), int(place[2])
+        try:
+            with open(path, "rb") as file:
+                file.seek(offset)
+                result = decode_result(file.read(size))
+        except OSError as error:
+            raise DependencyFailed(f"what step {number} gave is gone: {error.strerror}", asked=str(number)) from None
+        if result.value is None:
+            raise DependencyFailed(f"step {number} gave no value", asked=str(number), found=str(result.error))
+        return pickle.loads(result.value)  # nosec B301 - a worker reads what a worker of the same owner wrote
+
+    def part(self, offset: int, size: int) -> Any:
+        """A value of the bundle, kept for the next call of this process."""
+        key = self._digest, offset
+        if key not in _kept:
+            value = self._load(offset, size)
+            if len(_kept) >= PARTS_KEPT:
+                _kept.clear()
+            _kept[key] = value
+        return _kept[key]
+
+    def inline(self, offset: int, size: int, number: int) -> Any:
+        """The value of a step that is computed anew."""
+        if self._depth >= INLINE_DEPTH_MAX:
+            raise DependencyFailed("inline steps are nested too deep", found=f"{INLINE_DEPTH_MAX} levels")
+        self._depth += 1
+        try:
+            return self.call(number, offset, size, None)[0]
+        finally:
+            self._depth -= 1
+
+    def _load(self, offset: int, size: int) -> Any:
+        return _StepUnpickler(read_part(self._bundle, offset, size), self).load()
+
+
+class _StepUnpickler(pickle.Unpickler):
+    """An unpickler that finds what persistent ids stand for."""
+
+    def __init__(self, data: bytes, steps: _Steps) -> None:
+        super().__init__(io.BytesIO(data))
+        self._steps = steps
+
+    def persistent_load(self, pid: Any) -> Any:
+        match pid:
+            case ("step", int(number)):
+                return self._steps.value(number)
+            case ("part", int(offset), int(size)):
+                return self._steps.part(offset, size)
+            case ("inline", int(offset), int(size), int(number)):
+                return self._steps.inline(offset, size, number)
+        raise DependencyFailed(f"the call refers to {pid!r}, which is nothing that a graph has")

@@ -1,0 +1,325 @@
+"""Graphs of steps on a real host: every kind of step, what fails, what ends them, and the command line."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import time
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import actorgrid
+from actorgrid import Dag, Function, errors, task
+from tests.processes import is_alive, until
+from tests.system.agent import Agent
+
+WAIT_S = 120.0
+HERE = Path(__file__)
+
+
+@pytest.fixture(scope="module")
+def client(shared_agent: Agent) -> Iterator[actorgrid.Client]:
+    with actorgrid.connect(data_dir=shared_agent.data_dir) as client:
+        yield client
+
+
+def inc(x: int) -> int:
+    return x + 1
+
+
+def total(values: list[int]) -> int:
+    return sum(values)
+
+
+def boom(x: int) -> int:
+    raise ValueError(f"no {x}")
+
+
+@task(retries=1)
+def doubled(x: int) -> int:
+    return 2 * x
+
+
+def states(run: Any) -> dict[str, str]:
+    return {step["id"]: step["state"] for step in run.steps()}
+
+
+def test_calls_of_tasks_in_a_block_are_a_graph(client: actorgrid.Client) -> None:
+    with client.dag("block") as dag:
+        last = doubled(doubled(3))
+    assert dag.submitted is not None
+    assert dag.submitted.result(WAIT_S) == {last.id: 12}
+    assert dag.submitted[last].result(WAIT_S) == 12
+    again = client.graph(dag.submitted.id)
+    assert again.states == {"succeeded": 2}
+    assert again[last.id].result(WAIT_S) == 12
+
+
+def test_functions_in_the_words_of_the_design(client: actorgrid.Client) -> None:
+    run = client.dag(
+        [
+            Function("ask", [], lambda: 42),
+            Function("double", ["ask"], lambda x, k: x * k, extra_args=[2]),
+            Function("tell", [("double", None)], lambda value: f"The final answer is: {value}"),
+        ]
+    )
+    assert run.result(WAIT_S) == {"tell": "The final answer is: 84"}
+
+
+def test_values_inlined_calls_items_and_commands(client: actorgrid.Client, tmp_path: Path) -> None:
+    dag = Dag("kinds")
+    value = dag.value(list(range(5)))
+    sums = dag.inline(total, value)
+    pair = dag.add(divmod, sums, 4, id="pair")
+    rest = dag.add(inc, pair[1], id="rest")
+    made = dag.run(["sh", "-c", "echo made > made"], cwd=str(tmp_path), id="command")
+    read = dag.add(lambda path: Path(path).read_text(), str(tmp_path / "made"), after=made, id="read")
+    result = client.dag(dag).result(WAIT_S)
+    assert result == {rest.id: 3, read.id: "made\n"}
+
+
+def test_branches_loops_and_a_merge(client: actorgrid.Client) -> None:
+    dag = Dag("branches")
+    even = dag.add(lambda x: x % 2 == 0, 2, id="even")
+    with dag.when(even, True):
+        yes = dag.add(inc, 10, id="yes")
+    with dag.when(even, False):
+        no = dag.add(inc, 20, id="no")
+    either = dag.merge(yes, no, id="either")
+    dag.loop(inc, either, until=lambda value: value >= 14, rounds=10, id="count")
+    run = client.dag(dag)
+    assert run.result(WAIT_S) == {"count": 14}
+    assert states(run)["no"] == "skipped"
+    assert Counter(states(run).values())["skipped"] == 8
+    with pytest.raises(errors.StepSkipped):
+        run[no].result(0)
+
+
+def test_what_fails_is_named_with_its_cause_and_tried_as_often_as_asked(client: actorgrid.Client) -> None:
+    dag = Dag("fails")
+    bad = dag.add(boom, dag.add(inc, 6), retries=1, id="bad")
+    dag.add(inc, bad, id="never")
+    run = client.dag(dag)
+    with pytest.raises(errors.StepFailed, match="bad") as caught:
+        run.result(WAIT_S)
+    assert isinstance(caught.value.__cause__, ValueError)
+    assert str(caught.value.__cause__) == "no 7"
+    step = next(each for each in run.steps() if each["id"] == "bad")
+    assert (step["state"], step["failures"]) == ("failed", 2)
+    assert states(run)["never"] == "waiting"
+    why = client.http.get(f"/api/jobs/{run.id}/why")
+    assert why["headline"] == "step bad failed"
+    assert any("actorgrid retry" in each for each in why["next_steps"])
+
+
+def test_a_graph_may_go_on_beside_what_failed(client: actorgrid.Client) -> None:
+    dag = Dag("goes on", on_failure="continue")
+    bad = dag.add(boom, 1, id="bad")
+    dag.add(inc, bad, id="behind")
+    for number in range(20):
+        dag.add(inc, number, id=f"beside-{number}")
+    run = client.dag(dag)
+    with pytest.raises(errors.StepFailed):
+        run.result(WAIT_S)
+    found = Counter(states(run).values())
+    assert found == {"succeeded": 20, "failed": 1, "waiting": 1}
+    assert run["beside-3"].result(0) == 4
+
+
+def test_a_graph_that_failed_goes_on_from_there(client: actorgrid.Client, tmp_path: Path) -> None:
+    flag, log = tmp_path / "flag", tmp_path / "log"
+
+    def note(x: int) -> int:
+        with log.open("a") as file:
+            file.write(f"{x}\n")
+        return x
+
+    def needs_flag(x: int) -> int:
+        if not flag.exists():
+            raise RuntimeError("not yet")
+        return x
+
+    dag = Dag("again")
+    noted = dag.map(note, range(5))
+    dag.add(needs_flag, dag.add(total, noted), id="last")
+    run = client.dag(dag)
+    with pytest.raises(errors.StepFailed):
+        run.result(WAIT_S)
+    with pytest.raises(errors.WrongState):
+        client.graph(client.dag([Function("one", [], lambda: 1)]).id).retry()
+    flag.touch()
+    assert run.retry()["again"] == 1
+    assert run.result(WAIT_S) == {"last": 10}
+    assert sorted(log.read_text().split()) == ["0", "1", "2", "3", "4"], "what was done was not done again"
+
+
+def test_a_thousand_steps_into_one_and_a_chain(client: actorgrid.Client) -> None:
+    dag = Dag("fan")
+    root = dag.add(inc, 0)
+    dag.add(total, [dag.add(inc, root) for _ in range(1_000)], id="all")
+    chain = root
+    for _ in range(100):
+        chain = dag.add(inc, chain)
+    run = client.dag(dag)
+    result = run.result(WAIT_S)
+    assert result == {"all": 2_000, chain.id: 101}
+    assert run.states == {"succeeded": 1_102}
+
+
+def live_jobs(client: actorgrid.Client, graph_id: str) -> list[dict[str, Any]]:
+    found = client.http.get("/api/jobs", prefix=f"{graph_id}.", state="queued,placed,running")
+    return list(found["jobs"])
+
+
+@pytest.mark.parametrize("after", [0, 5, 30])
+def test_a_cancelled_graph_leaves_nothing(client: actorgrid.Client, tmp_path: Path, after: int) -> None:
+    """Whenever it is cancelled: no process, no job, no allocation, no lock of its own."""
+    pids = tmp_path / "pids"
+    pids.mkdir()
+
+    def work(x: int, *_: int) -> int:
+        (pids / str(os.getpid())).touch()
+        time.sleep(0.05)
+        return x
+
+    dag = Dag("cancelled", resources={"seat": 4})
+    first = dag.map(work, range(20), needs={"seat": 1})
+    for number in range(40):
+        dag.add(work, number, first[number % 20], first[(number + 1) % 20])
+    sleeper = dag.run(["sh", "-c", f"echo > {pids}/$$; exec sleep 600"])
+    dag.run(["true"], after=sleeper)
+    run = client.dag(dag)
+    until(lambda: run.states.get("succeeded", 0) >= after, f"{after} steps are done", WAIT_S)
+    assert run.cancel()
+    assert run.wait(WAIT_S)["state"] == "cancelled"
+    assert live_jobs(client, run.id) == []
+    gpus = client.http.get("/api/allocations")["allocations"]
+    assert [each for each in gpus if str(each.get("job_id", "")).startswith(run.id)] == []
+    for pid in (int(each.name) for each in pids.iterdir()):
+        # A process that serves functions may go on: then for others, and without a child.
+        if is_alive(pid):
+            assert b"actorgrid" in Path(f"/proc/{pid}/cmdline").read_bytes()
+    succeeded = run.states["succeeded"] if after else 0
+    assert run.retry()["again"] <= 62 - succeeded
+    assert run.cancel()
+    assert run.wait(WAIT_S)["state"] == "cancelled"
+
+
+def test_whoever_submitted_it_may_die(shared_agent: Agent, client: actorgrid.Client, tmp_path: Path) -> None:
+    program = tmp_path / "submits.py"
+    program.write_text(
+        "import os, signal, actorgrid, time\n"
+        "client = actorgrid.connect()\n"
+        "dag = actorgrid.Dag('orphan', id='orphan')\n"
+        "slow = [dag.add(time.sleep, 0.2) for _ in range(8)]\n"
+        "dag.add(len, slow, id='last')\n"
+        "client.dag(dag)\n"
+        "os.kill(os.getpid(), signal.SIGKILL)\n"
+    )
+    import subprocess
+    import sys
+
+    done = subprocess.run(
+        [sys.executable, str(program)],
+        env={**os.environ, "ACTORGRID_DATA_DIR": str(shared_agent.data_dir)},
+        timeout=WAIT_S,
+        capture_output=True,
+    )
+    assert done.returncode == -signal.SIGKILL, done.stderr
+    assert client.graph("orphan").result(WAIT_S) == {"last": 8}
+
+
+def test_a_graph_that_cannot_be_is_refused_by_name_before_anything_runs(client: actorgrid.Client) -> None:
+    dag = Dag("too much")
+    dag.add(inc, 1, gpus=64, id="greedy")
+    with pytest.raises(errors.ActorGridError, match="greedy"):
+        client.dag(dag)
+    dag = Dag("nobody")
+    dag.add(inc, 1, node="no-such-host", id="there")
+    with pytest.raises(errors.UnsatisfiableCost, match="there"):
+        client.dag(dag)
+    with pytest.raises(errors.UnknownPolicy):
+        client.dag(_one(strategy="astrology"))
+    with pytest.raises(errors.UnknownJob):
+        client.graph("never-submitted")
+
+
+def _one(**settings: Any) -> Dag:
+    dag = Dag("one", **settings)
+    dag.add(inc, 1)
+    return dag
+
+
+def test_the_same_graph_twice_is_one(client: actorgrid.Client) -> None:
+    dag = _one(id="once")
+    client.dag(dag)
+    second = client.dag(_one(id="once"))
+    assert list(second.result(WAIT_S).values()) == [2]
+
+
+def test_an_environment_of_the_graph(client: actorgrid.Client) -> None:
+    dag = Dag("environment", env={"OF_THE_GRAPH": "yes"}, python=None)
+    dag.add(lambda: (os.environ.get("OF_THE_GRAPH"), os.environ.get("OF_THE_STEP")), env={"OF_THE_STEP": "too"}, id="a")
+    assert client.dag(dag).result(WAIT_S) == {"a": ("yes", "too")}
+
+
+GRAPH = """
+name: report
+steps:
+  - id: fetch
+    command: echo data > data.txt
+  - id: clean
+    command: [cat, data.txt]
+    after: [fetch]
+  - id: check
+    command: test -e allowed
+    after: [clean]
+"""
+
+
+def test_a_file_is_submitted_shown_explained_and_begun_again(shared_agent: Agent, tmp_path: Path) -> None:
+    (tmp_path / "graph.yaml").write_text(GRAPH)
+    graph_id = shared_agent.cli("submit", "graph.yaml", "--priority", "60", cwd=tmp_path).stdout.strip()
+    client = shared_agent.client()
+    assert client.wait(graph_id, WAIT_S)["state"] == "failed"
+    shown = shared_agent.cli("dag", "show", graph_id[:10]).stdout
+    assert "2 succeeded, 1 failed" in shown
+    assert "the command left with status 1" in shown
+    steps = {each["id"]: each for each in shared_agent.cli_json("dag", "show", graph_id)["steps"]}
+    assert shared_agent.cli("logs", steps["clean"]["job_id"]).stdout == "data\n"
+    assert "step check failed" in shared_agent.cli("why", graph_id).stdout
+    assert "step check failed" in shared_agent.cli("ps", "--all").stdout
+    assert f"{graph_id}." not in shared_agent.cli("ps", "--all").stdout, (
+        "jobs of steps are listed where they are asked for"
+    )
+    refused = shared_agent.cli("logs", graph_id, check=False)
+    assert refused.returncode == 2
+    assert "dag show" in refused.stderr
+    (tmp_path / "allowed").touch()
+    shared_agent.cli("retry", graph_id[:10])
+    assert client.wait(graph_id, WAIT_S)["state"] == "succeeded"
+    assert json.loads(shared_agent.cli("dag", "show", graph_id, "--json").stdout)["retries"] == 1
+
+
+def test_options_that_a_file_says_are_refused(shared_agent: Agent, tmp_path: Path) -> None:
+    (tmp_path / "graph.yaml").write_text(GRAPH)
+    refused = shared_agent.cli("submit", "graph.yaml", "--gpus", "1", check=False, cwd=tmp_path)
+    assert refused.returncode == 2
+    assert "--gpus is said step by step" in refused.stderr
+    (tmp_path / "graph.yaml").write_text(GRAPH.replace("after: [clean]", "after: [claen]"))
+    refused = shared_agent.cli("submit", "graph.yaml", check=False, cwd=tmp_path)
+    assert refused.returncode == 2
+    assert "clean" in refused.stderr
+
+
+def test_a_traced_workflow_runs(shared_agent: Agent) -> None:
+    workflow = HERE.parent.parent / "dag" / "workflows" / "epigenomics-chameleon-hep-1seq-100k-001.json"
+    scale = ("--time-scale", "0.002", "--bytes-scale", "0.01")
+    graph_id = shared_agent.cli("submit", str(workflow), *scale).stdout.strip()
+    watched = shared_agent.cli("dag", "show", "--watch", graph_id, timeout_s=WAIT_S).stdout
+    assert watched.splitlines()[-1].endswith("41 steps, 41 succeeded")
