@@ -37,7 +37,7 @@ class Finish:
 
 
 @dataclass(frozen=True, slots=True)
-class ClusterRoom:
+class ClusterCapacity:
     """What the cluster has for a graph now: *slots* that one CPU fills, the hosts that are *up*, and claims that an
     allocator made for steps that could begin (``None``: it goes by its plan alone)."""
 

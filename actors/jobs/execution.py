@@ -30,7 +30,7 @@ from actorgrid.actors.ledger.tables.graphs import NEW_STEP
 from actorgrid.dag.allocators import Allocator
 from actorgrid.dag.model import OnFailure, StepKind
 
-from .decisions import Advance, ClusterRoom, Finish, Releases
+from .decisions import Advance, ClusterCapacity, Finish, Releases
 from .graph_end import FAILED, SETTLED, SKIPPED, SUCCEEDED, begun_too_often, finish_of, passed_over, same_word
 from .graph_spec import GraphSpec
 from .short_calls import SharedRest, ShortCalls
@@ -175,7 +175,7 @@ class GraphExecution:
 
     # -- deciding
 
-    def decide(self, room: ClusterRoom, now: float) -> Advance | Finish | None:
+    def decide(self, capacity: ClusterCapacity, now: float) -> Advance | Finish | None:
         """What is to be proposed now; ``None``: nothing, or something is on its way."""
         if self._proposed is not None or self.job["state"] in ("succeeded", "failed", "cancelled", "lost"):
             return None
@@ -190,7 +190,7 @@ class GraphExecution:
         settled = given_up + self._remade() + self._settle()
         withdrawn = [job_id for job_id in self._withdraw if job_id in self._jobs]
         self._withdraw.clear()
-        releases = [] if withdrawn else self._release(room, now)
+        releases = [] if withdrawn else self._release(capacity, now)
         found = Advance(releases, settled, withdrawn)
         if found:
             return self._propose(found)
@@ -298,12 +298,12 @@ class GraphExecution:
 
     # -- releasing
 
-    def _release(self, room: ClusterRoom, now: float) -> list[dict[str, Any]]:
+    def _release(self, capacity: ClusterCapacity, now: float) -> list[dict[str, Any]]:
         self.held_by = ""
-        free = self._most_jobs(room) - len(self._jobs)
+        free = self._most_jobs(capacity) - len(self._jobs)
         found = Releases()
         held: list[tuple[int, int]] = []
-        claims = self._claims(room, now)
+        claims = self._claims(capacity, now)
         while self._ready and free > 0 and not found.full and len(held) < HELD_LOOKED_AT:
             entry = heapq.heappop(self._ready)
             number = entry[1]
@@ -322,27 +322,27 @@ class GraphExecution:
                 self.held_by = why
                 held.append(entry)
                 continue
-            hosts = self._bound_to(number, room)
+            hosts = self._bound_to(number, capacity)
             if hosts is None:
                 self.held_by = "the host of what they are collocated with is not known yet"
                 held.append(entry)
                 continue
-            steps = self._together(number, room, now)
+            steps = self._together(number, capacity, now)
             near = (claims or {}).get(number) or self.allocator.hint(number)
-            found.add(self._job(steps, hosts, near if near in room.up else "", ahead=False))
+            found.add(self._job(steps, hosts, near if near in capacity.up else "", ahead=False))
             free -= 1
         for entry in held:
             heapq.heappush(self._ready, entry)
         if not self._ready:
-            self._release_ahead(found, room, free, now)
+            self._release_ahead(found, capacity, free, now)
         elif free <= 0:
             self.held_by = f"{len(self._jobs)} jobs of it wait or run; as these end, more are released"
         return found.jobs
 
-    def _most_jobs(self, room: ClusterRoom) -> int:
+    def _most_jobs(self, capacity: ClusterCapacity) -> int:
         """How many jobs of the graph may wait or run: few of short steps, so that many are ready when one ends and run
         together; and few while nobody knows whether they are short."""
-        slots = max(1, room.slots)  # while no host is there, some wait in the queue, where people see why
+        slots = max(1, capacity.slots)  # while no host is there, some wait in the queue, where people see why
         if not self._ready:
             return min(RELEASED_MAX, max(32, 4 * slots))
         number = self._ready[0][1]
@@ -351,11 +351,11 @@ class GraphExecution:
             return min(RELEASED_MAX, 2 * slots)
         return min(RELEASED_MAX, max(32, 4 * slots))
 
-    def _claims(self, room: ClusterRoom, now: float) -> dict[int, str] | None:
-        if room.claims is None or not self._ready:
+    def _claims(self, capacity: ClusterCapacity, now: float) -> dict[int, str] | None:
+        if capacity.claims is None or not self._ready:
             return None
         shown = [number for _, number in heapq.nsmallest(SHOWN_AT_ONCE, self._ready) if self._state[number] == READY]
-        return room.claims(shown)
+        return capacity.claims(shown)
 
     def _held(self, number: int, now: float) -> str:
         """Why a step that could begin may not, beside room; empty: it may."""
@@ -367,7 +367,7 @@ class GraphExecution:
                 return f"the resource {name!r} is in use"
         return ""
 
-    def _bound_to(self, number: int, room: ClusterRoom) -> list[str] | None:
+    def _bound_to(self, number: int, capacity: ClusterCapacity) -> list[str] | None:
         """The only hosts that a step may have (empty: any); ``None`` while that is not known."""
         graph = self.spec.graph
         group = (number, *graph.together[number])
@@ -383,10 +383,10 @@ class GraphExecution:
             host = record["host"] if self._state[other] == SUCCEEDED else self._jobs[record["job_id"]].host
             if not host:
                 return None
-            if host in room.up:
+            if host in capacity.up:
                 return [host]
         hint = self.allocator.hint(min(group))
-        return [hint] if hint in room.up else []
+        return [hint] if hint in capacity.up else []
 
     def _job(self, steps: list[int], hosts: list[str], near: str, *, ahead: bool) -> dict[str, Any]:
         graph = self.spec.graph
@@ -434,7 +434,7 @@ class GraphExecution:
 
     # -- several in one job
 
-    def _together(self, number: int, room: ClusterRoom, now: float) -> list[int]:
+    def _together(self, number: int, capacity: ClusterCapacity, now: float) -> list[int]:
         """The steps that run in one job with *number*, which is the first of them."""
         steps = [number]
         key = self._kind(number)
@@ -443,7 +443,7 @@ class GraphExecution:
         left = SharedRest()
         if not self._short.fits(number, left):
             return steps
-        share = max(1, -(-len(self._ready) // max(1, room.slots)))
+        share = max(1, -(-len(self._ready) // max(1, capacity.slots)))
         at = number
         while len(steps) < TOGETHER_MAX:
             following = self._only_consumer(at, steps)
@@ -485,14 +485,14 @@ class GraphExecution:
 
     # -- ahead
 
-    def _release_ahead(self, found: Releases, room: ClusterRoom, most: int, now: float) -> None:
+    def _release_ahead(self, found: Releases, capacity: ClusterCapacity, most: int, now: float) -> None:
         """Release steps whose producers are to be run by jobs that are known, the most urgent first."""
         graph = self.spec.graph
         ahead = sum(job.ahead for job in self._jobs.values())
-        most = min(most, min(AHEAD_MAX, max(16, 2 * room.slots)) - ahead)
-        if len(self._jobs) >= 2 * room.slots and self._all_short():
+        most = min(most, min(AHEAD_MAX, max(16, 2 * capacity.slots)) - ahead)
+        if len(self._jobs) >= 2 * capacity.slots and self._all_short():
             return  # what they give is soon there, and more then run together
-        if most <= 0 or self.allocator.holds_back or graph.in_parallel or graph.named or room.claims is not None:
+        if most <= 0 or self.allocator.holds_back or graph.in_parallel or graph.named or capacity.claims is not None:
             return
         looked_at = set(islice(self._ahead(), AHEAD_LOOKED_AT))
         for number in sorted(looked_at, key=lambda number: self._place[number]):
@@ -500,12 +500,12 @@ class GraphExecution:
                 break
             if self._state[number] != WAITING or not self._may_be_ahead(number, now):
                 continue
-            hosts = self._bound_to(number, room)
+            hosts = self._bound_to(number, capacity)
             if hosts is None:
                 continue
             near = self.allocator.hint(number)
             steps = self._together_ahead(number)
-            found.add(self._job(steps, hosts, near if near in room.up else "", ahead=True))
+            found.add(self._job(steps, hosts, near if near in capacity.up else "", ahead=True))
             most -= 1
 
     def _all_short(self) -> bool:

@@ -40,11 +40,11 @@ from actorgrid.errors import (
 from actorgrid.supervisors.server import Server
 
 from .background import Background
-from .decisions import Advance, ClusterRoom, Finish
+from .cluster_capacity import bandwidth, capacities, hosts_up, live_claims, slots
+from .decisions import Advance, ClusterCapacity, Finish
 from .execution import GraphExecution
 from .graph_spec import SPEC_BYTES_MAX, GraphSpec, read_request, spec_of
 from .guarded_allocator import GuardedAllocator
-from .live_room import bandwidth, capacities, hosts_up, live_claims, slots
 
 PAGE = 5_000
 """Steps that the ledger is asked about in one question."""
@@ -290,7 +290,7 @@ class GraphRunner:
             return
         found: Advance | Finish | None = None
         with self._contained(graph_id, graph):
-            found = execution.decide(self._room(execution), now)
+            found = execution.decide(self._capacity(execution), now)
         if found is None:
             at = execution.next_wakeup(now)
             if at is None and execution.is_held:
@@ -311,17 +311,17 @@ class GraphRunner:
         graph.wake_at = at
         self._server.runtime.after(max(0.0, delay_s), lambda: self._kick(graph_id))
 
-    def _room(self, execution: GraphExecution) -> ClusterRoom:
+    def _capacity(self, execution: GraphExecution) -> ClusterCapacity:
         hosts = hosts_up(self._ledger.hosts, self._ledger.absent)
         up = frozenset(host["host_id"] for host in hosts)
         if execution.allocator.by_plan:
-            return ClusterRoom(slots(hosts), up)
+            return ClusterCapacity(slots(hosts), up)
         elapsed_s = self._server.runtime.monotonic() - execution.began_at
         allocations = list(self._ledger.allocations.values())
         claims = live_claims(
             execution.spec.graph, execution.allocator, hosts, allocations, execution.records, elapsed_s
         )
-        return ClusterRoom(slots(hosts), up, claims)
+        return ClusterCapacity(slots(hosts), up, claims)
 
     async def _propose(self, graph_id: str, graph: _Graph, execution: GraphExecution, found: Advance | Finish) -> None:
         command: AdvanceGraph | EndGraph

@@ -49,6 +49,7 @@ from actorgrid.transports.object_frames import (
     UnpinObjects,
 )
 
+from .block_allocator import BlockAllocator, FileOf, Punch, StoreLimits, pages
 from .listing import shown
 from .records import (
     Answer,
@@ -64,7 +65,6 @@ from .records import (
     StoreUser,
     WriteSmall,
 )
-from .room import FileOf, Punch, Room, StoreLimits, pages
 
 GIFT_S = 30.0
 OWNERLESS_S = 30.0
@@ -106,7 +106,7 @@ class ObjectStoreCore:
         self.made_total = 0
         self.made_bytes_total = 0
         self.full_total = 0
-        self._room = Room(limits, lambda punch: self.orders.append(punch))
+        self._allocator = BlockAllocator(limits, lambda punch: self.orders.append(punch))
         self._spaces: dict[bytes, Space] = {}
         self._ended: OrderedDict[bytes, str] = OrderedDict()
         self._connections: dict[int, StoreUser] = {}
@@ -223,8 +223,8 @@ class ObjectStoreCore:
             if len(self._spaces) >= self.limits.spaces_max:
                 raise Overloaded("this host's object store serves its maximum of sessions", hint="try again later")
             self._last_space += 1
-            room = self._room.open(self._last_space)
-            space = self._spaces[secret_hash] = Space(self._last_space, secret_hash, frame.about, room)
+            blocks = self._allocator.open(self._last_space)
+            space = self._spaces[secret_hash] = Space(self._last_space, secret_hash, frame.about, blocks)
             space.ownerless_at = now
         if frame.about.owner:
             if space.owner not in (None, connection.number):
@@ -286,7 +286,7 @@ class ObjectStoreCore:
             self._refuse(request, ObjectLost(f"nothing can be kept: {why}"))
         for stored in list(space.objects.values()):
             self._free(stored)
-        self._room.close(space.room)
+        self._allocator.close(space.blocks)
         self.orders.append(CloseFiles(space.number))
 
     # -- making objects
@@ -304,7 +304,7 @@ class ObjectStoreCore:
 
     def _make(self, request: _Request, now: float) -> bool:
         """Make room for an object; ``False`` when there is none now."""
-        block = self._room.allocate(request.space.room, MEMORY, request.size, now)
+        block = self._allocator.allocate(request.space.blocks, MEMORY, request.size, now)
         if block is not None:
             self._made(request, MEMORY, block)
             return True
@@ -312,7 +312,7 @@ class ObjectStoreCore:
             return False
         if now < self._disk_full_until:
             return False
-        block = self._room.allocate(request.space.room, DISK, request.size, now)
+        block = self._allocator.allocate(request.space.blocks, DISK, request.size, now)
         if block is None:
             return False
         self._last_ticket += 1
@@ -328,7 +328,7 @@ class ObjectStoreCore:
         elif ok and request.connection in self._connections:
             self._made(request, DISK, block)
         else:
-            self._room.free(request.space.room, DISK, block)
+            self._allocator.free(request.space.blocks, DISK, block)
             if not ok:
                 self._disk_full_until = now + DISK_FULL_S
                 self._waiting.append(request)
@@ -391,7 +391,7 @@ class ObjectStoreCore:
 
     def _full(self, size: int, why: str) -> ObjectStoreFull:
         self.full_total += 1
-        used = self._room.used
+        used = self._allocator.used
         return ObjectStoreFull(
             "the object store of this host has no room for an object",
             asked=f"{size} bytes",
@@ -407,7 +407,9 @@ class ObjectStoreCore:
         """Have what was read longest ago go to the disk until *size* bytes have room; whether they will have it."""
         if self.limits.memory_bytes < pages(size) or now < self._disk_full_until:
             return False
-        lacks = self._room.lacks(MEMORY, size) or size  # enough is free, but in pieces: larger ones come of what goes
+        lacks = (
+            self._allocator.lacks(MEMORY, size) or size
+        )  # enough is free, but in pieces: larger ones come of what goes
         lacks -= self._moving_bytes
         while lacks > 0 and len(self._moves) < MAX_MOVES:
             stored = next(iter(self._idle), None)
@@ -417,9 +419,9 @@ class ObjectStoreCore:
         return bool(self._moves)
 
     def _move(self, stored: StoredObject, now: float) -> bool:
-        block, room = stored.block, stored.space.room
+        block, blocks = stored.block, stored.space.blocks
         assert block is not None, "what is idle lies in memory"
-        target = self._room.allocate(room, DISK, stored.key.size, now)
+        target = self._allocator.allocate(blocks, DISK, stored.key.size, now)
         if target is None:
             return False
         del self._idle[stored]
@@ -442,17 +444,17 @@ class ObjectStoreCore:
             return
         if stored.state is State.GONE:  # nobody refers to it any more; its memory was kept for the copy
             assert block is not None, "it was being read"
-            self._room.free(space.room, DISK, target)
-            self._room.free(space.room, MEMORY, block)
+            self._allocator.free(space.blocks, DISK, target)
+            self._allocator.free(space.blocks, MEMORY, block)
             stored.block = None
         elif ok and not stored.pins:
             assert block is not None, "it was being read"
-            self._room.free(space.room, MEMORY, block)
+            self._allocator.free(space.blocks, MEMORY, block)
             stored.state, stored.kind, stored.block = State.READY, DISK, target
             self.spilled_total += 1
             self.spilled_bytes_total += stored.key.size
         else:
-            self._room.free(space.room, DISK, target)
+            self._allocator.free(space.blocks, DISK, target)
             stored.state = State.READY
             self._unread(stored)
             if not ok:
@@ -546,7 +548,7 @@ class ObjectStoreCore:
                 if given is not None:
                     given.gifts.discard((each, token))
             if each.block is not None and was is not State.MOVING and not space.ended:
-                self._room.free(space.room, each.kind, each.block)
+                self._allocator.free(space.blocks, each.kind, each.block)
                 each.block = None
             for other in each.refers:
                 other.within -= 1
@@ -640,7 +642,7 @@ class ObjectStoreCore:
             self._waiting.remove(request)
             self._refuse(request, self._full(request.size, f"none came free in {ROOM_S:g} s"))
         self._serve_waiting(now)
-        self._room.tick(now)
+        self._allocator.tick(now)
 
     def take_orders(self) -> list[Instruction]:
         """What is to be done now, in this order."""
@@ -653,7 +655,7 @@ class ObjectStoreCore:
         return not (
             self._waiting
             or self._late_gifts
-            or self._room.warm_bytes
+            or self._allocator.warm_bytes
             or any(space.ownerless_at is not None for space in self._spaces.values())
         )
 
@@ -663,9 +665,9 @@ class ObjectStoreCore:
         """What there is, in numbers."""
         return {
             "objects": self.objects,
-            "objects_memory_bytes": self._room.used[MEMORY],
-            "objects_warm_bytes": self._room.warm_bytes,
-            "objects_disk_bytes": self._room.used[DISK],
+            "objects_memory_bytes": self._allocator.used[MEMORY],
+            "objects_warm_bytes": self._allocator.warm_bytes,
+            "objects_disk_bytes": self._allocator.used[DISK],
             "object_spaces": len(self._spaces),
             "object_processes": len(self._connections),
             "object_requests_waiting": len(self._waiting),

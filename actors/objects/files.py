@@ -11,7 +11,7 @@ from pathlib import Path
 
 from actorgrid.transports.object_frames import MEMORY
 
-from .room import FileOf, StoreLimits
+from .block_allocator import FileOf, StoreLimits
 
 KEEP_FREE_BYTES = 2**30
 """So much of the file system is left to others."""

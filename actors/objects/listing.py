@@ -19,8 +19,8 @@ def shown(space: Space, host_id: str) -> dict[str, Any]:
         "home": space.about.home or host_id,
         "count": len(objects),
         "bytes": sum(stored.key.size for stored in objects),
-        "memory_bytes": space.room.used[MEMORY],
-        "disk_bytes": space.room.used[DISK],
+        "memory_bytes": space.blocks.used[MEMORY],
+        "disk_bytes": space.blocks.used[DISK],
         "processes": len(space.opened_by),
         "objects": [
             {

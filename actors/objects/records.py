@@ -8,7 +8,7 @@ from typing import Any, NamedTuple, TypedDict
 from actorgrid.hotpath import Block
 from actorgrid.transports.object_frames import ObjectKey, SpaceAbout
 
-from .room import FileOf, SpaceRoom
+from .block_allocator import FileOf, SpaceBlocks
 
 
 class StoreSpec(TypedDict):
@@ -64,13 +64,13 @@ class StoredObject:
 class Space:
     """The objects of one session, or what there is of them on this host."""
 
-    __slots__ = ("about", "ended", "number", "objects", "opened_by", "owner", "ownerless_at", "room", "secret_hash")
+    __slots__ = ("about", "blocks", "ended", "number", "objects", "opened_by", "owner", "ownerless_at", "secret_hash")
 
-    def __init__(self, number: int, secret_hash: bytes, about: SpaceAbout, room: SpaceRoom) -> None:
+    def __init__(self, number: int, secret_hash: bytes, about: SpaceAbout, blocks: SpaceBlocks) -> None:
         self.number = number
         self.secret_hash = secret_hash
         self.about = about
-        self.room = room
+        self.blocks = blocks
         self.objects: dict[tuple[str, int], StoredObject] = {}  # by store and number
         self.opened_by: set[int] = set()  # connections
         self.owner: int | None = None

@@ -41,10 +41,10 @@ from actorgrid.transports.object_frames import (
     parse_process_frame,
 )
 
+from .block_allocator import FileOf, Punch, StoreLimits
 from .core import Instruction, ObjectStoreCore
 from .files import SpaceFiles
 from .records import Answer, CloseFiles, HangUp, ReadPiece, ReadSmall, Reserve, SpillCopy, StoreSpec, WriteSmall
-from .room import FileOf, Punch, StoreLimits
 
 READ_BYTES = 256 * 1024
 HELLO_BYTES = 4096

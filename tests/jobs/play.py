@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from actorgrid.actors.jobs.decisions import Advance, ClusterRoom, Finish
+from actorgrid.actors.jobs.decisions import Advance, ClusterCapacity, Finish
 from actorgrid.actors.jobs.execution import GraphExecution
 from actorgrid.actors.jobs.graph_spec import GraphSpec, read_spec, write_spec
 from actorgrid.actors.ledger import commands
@@ -153,7 +153,7 @@ class Play:
         while True:
             self._tell()
             up = frozenset(name for name, alive in self.alive.items() if alive)
-            found = self.execution.decide(ClusterRoom(self.slots * len(up), up), self.now)
+            found = self.execution.decide(ClusterCapacity(self.slots * len(up), up), self.now)
             if found is None:
                 return done
             done = True

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from actorgrid.actors.jobs.decisions import CHARS_AT_ONCE, INPUTS_AT_ONCE, RELEASES_AT_ONCE, Advance, ClusterRoom
+from actorgrid.actors.jobs.decisions import CHARS_AT_ONCE, INPUTS_AT_ONCE, RELEASES_AT_ONCE, Advance, ClusterCapacity
 from actorgrid.actors.jobs.execution import RETRY_MAX_S
 from actorgrid.actors.jobs.guarded_allocator import GuardedAllocator
 from actorgrid.dag.allocators import FirstAvailable
@@ -17,12 +17,12 @@ from actorgrid.errors import InvalidGraph
 
 from .play import Play, function, graph
 
-NOBODY = ClusterRoom(0, frozenset())
-MANY = ClusterRoom(10_000, frozenset({"h0", "h1"}))
+NOBODY = ClusterCapacity(0, frozenset())
+MANY = ClusterCapacity(10_000, frozenset({"h0", "h1"}))
 
 
-def decided(play: Play, room: ClusterRoom) -> Advance:
-    found = play.execution.decide(room, play.now)
+def decided(play: Play, capacity: ClusterCapacity) -> Advance:
+    found = play.execution.decide(capacity, play.now)
     assert isinstance(found, Advance)
     return found
 

@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
+from actorgrid.actors.objects.block_allocator import StoreLimits
 from actorgrid.actors.objects.core import GIFT_S, OWNERLESS_S, ROOM_S, ObjectStoreCore
 from actorgrid.actors.objects.records import Answer, CloseFiles, HangUp, ReadPiece, ReadSmall, Reserve, SpillCopy
-from actorgrid.actors.objects.room import StoreLimits
 from actorgrid.errors import MalformedBody, ObjectLost, ObjectStoreFull
 from actorgrid.transports.object_frames import (
     DISK,

@@ -46,7 +46,7 @@ class Punch(NamedTuple):
     size: int
 
 
-class SpaceRoom:
+class SpaceBlocks:
     """The blocks of one space."""
 
     def __init__(self, number: int, limits: StoreLimits) -> None:
@@ -66,22 +66,22 @@ class SpaceRoom:
         return found
 
 
-class Room:
-    """The room of all spaces. *order* is called with what is to be done, before the range is given to anybody else."""
+class BlockAllocator:
+    """The blocks of all spaces. *order* is called with what is to be done, before anybody else is given the range."""
 
     def __init__(self, limits: StoreLimits, order: Callable[[Punch], None]) -> None:
         self.limits = limits
         self.used = {MEMORY: 0, DISK: 0}
         self.warm_bytes = 0
         self._order = order
-        self._spaces: dict[int, SpaceRoom] = {}
+        self._spaces: dict[int, SpaceBlocks] = {}
 
-    def open(self, number: int) -> SpaceRoom:
-        """The room of a new space."""
-        made = self._spaces[number] = SpaceRoom(number, self.limits)
+    def open(self, number: int) -> SpaceBlocks:
+        """The blocks of a new space: none yet."""
+        made = self._spaces[number] = SpaceBlocks(number, self.limits)
         return made
 
-    def close(self, space: SpaceRoom) -> None:
+    def close(self, space: SpaceBlocks) -> None:
         """Forget a space; its files go, and with them all that lay there."""
         del self._spaces[space.number]
         for kind in (MEMORY, DISK):
@@ -93,7 +93,7 @@ class Room:
         most = self.limits.memory_bytes if kind == MEMORY else self.limits.disk_bytes
         return max(0, self.used[kind] + pages(size) - most)
 
-    def allocate(self, space: SpaceRoom, kind: str, size: int, now: float) -> Block | None:
+    def allocate(self, space: SpaceBlocks, kind: str, size: int, now: float) -> Block | None:
         """A block, or ``None`` where there is none of that size."""
         if self.lacks(kind, size):
             return None
@@ -110,7 +110,7 @@ class Room:
             self._cool(self.used[MEMORY] + self.warm_bytes - self.limits.memory_bytes)
         return block
 
-    def free(self, space: SpaceRoom, kind: str, block: Block) -> None:
+    def free(self, space: SpaceBlocks, kind: str, block: Block) -> None:
         """Free a block."""
         offset, size = block.offset, block.size
         space.pool(kind).free(block)
@@ -134,10 +134,10 @@ class Room:
             if most <= 0:
                 return
 
-    def _by_age(self) -> Iterator[SpaceRoom]:
+    def _by_age(self) -> Iterator[SpaceBlocks]:
         return iter(sorted(self._spaces.values(), key=lambda space: space.made_at))
 
-    def _cool_space(self, space: SpaceRoom, most: int) -> int:
+    def _cool_space(self, space: SpaceBlocks, most: int) -> int:
         before = space.warm.total
         for begin, end in space.warm.take(most):
             self._order(Punch(FileOf(space.number, MEMORY), begin, end - begin))
