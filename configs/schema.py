@@ -82,7 +82,8 @@ def reachable(address: str) -> str:
     if not good:
         raise PydanticCustomError(
             "not_reachable",
-            "{address} is no address that other hosts can be given; use this host's own IP address",
+            "{address} is no address that other hosts can be given; use this host's own IP address, without a port "
+            "(--port says where its ports begin)",
             {"address": repr(address)},
         )
     return address
