@@ -94,7 +94,7 @@ def plan(
 def graph_of_file(file: Path) -> Graph:
     """The graph in a file, in any form that is read. Raises InvalidGraph."""
     from actorgrid.dag import wfcommons
-    from actorgrid.dag.requests import read_graph_file, request_of
+    from actorgrid.dag.graph_documents import read_graph_file, request_of
 
     document = read_graph_file(file)
     if wfcommons.is_wfcommons(document):

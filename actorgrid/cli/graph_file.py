@@ -44,7 +44,7 @@ def submit_graph(ctx: click.Context, call: CommandContext, file: str, options: d
     """Submit the graph in *file*; prints its id. Raises InvalidGraph and what else a graph is refused with."""
     from actorgrid.client.graph_submit import accept
     from actorgrid.dag import wfcommons
-    from actorgrid.dag.requests import read_graph_file
+    from actorgrid.dag.graph_documents import read_graph_file
 
     if options["arguments"]:
         raise click.UsageError("a graph takes no arguments: its steps say what they run")
@@ -79,7 +79,7 @@ def refuse(ctx: click.Context, known: frozenset[str] | set[str], why: str) -> No
 def _request(call: CommandContext, document: dict[str, Any], options: dict[str, Any]) -> dict[str, Any]:
     """The body of the request for a graph of commands; it is checked here, so that its file is named right."""
     from actorgrid.client.user import user_name
-    from actorgrid.dag.requests import request_of
+    from actorgrid.dag.graph_documents import request_of
 
     from .work import variables_sent
 

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
+from actorgrid.dag.graph_documents import read_graph_file, request_of
 from actorgrid.dag.model import StepKind
-from actorgrid.dag.requests import read_graph_file, request_of
 from actorgrid.dag.wfcommons import graph_of, is_wfcommons
 from actorgrid.errors import CyclicGraph, InvalidGraph
 
