@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
-from functools import partial, wraps
-from typing import TYPE_CHECKING, Any, Concatenate, Generic, ParamSpec, TypeVar, cast
+from collections.abc import AsyncIterator, Callable, Iterable, Sequence
+from functools import partial
+from typing import TYPE_CHECKING, Any, cast
 
 from .async_function_calls import AsyncFunctionCalls
+from .awaited import Awaiting, awaited
 from .client import Client, connect
 from .locks import AsyncLock, OnLost
 from .state import SharedState
@@ -17,30 +18,13 @@ if TYPE_CHECKING:
     import os
     from types import TracebackType
 
+    from .async_graph_run import AsyncGraphRun
+    from .dag import Dag, Function
 
-T = TypeVar("T")
-S = TypeVar("S")
-P = ParamSpec("P")
 _END = object()
 
 
-class _Awaiting(Generic[S]):
-    """Whose verbs are those of *sync*, awaited."""
-
-    sync: S
-
-
-def _awaited(verb: Callable[Concatenate[S, P], T]) -> Callable[Concatenate[_Awaiting[S], P], Coroutine[Any, Any, T]]:
-    """The same verb, awaited: it runs in a thread of the loop's default executor."""
-
-    @wraps(verb)
-    async def awaited(self: _Awaiting[S], /, *args: P.args, **more: P.kwargs) -> T:
-        return await asyncio.to_thread(getattr(self.sync, verb.__name__), *args, **more)
-
-    return awaited
-
-
-class AsyncClient(_Awaiting[Client], AsyncFunctionCalls):
+class AsyncClient(Awaiting[Client], AsyncFunctionCalls):
     """``await client.submit(fn, x)`` gives the value; ``client.start(fn, x)`` an asyncio future.
 
     Control requests run in threads of the loop's default executor. Make one with ``await AsyncClient.connect()``,
@@ -63,42 +47,54 @@ class AsyncClient(_Awaiting[Client], AsyncFunctionCalls):
         """As actorgrid.connect()."""
         return cls(await asyncio.to_thread(partial(connect, url, token, data_dir=data_dir, **options)))
 
-    put = _awaited(Client.put)
-    run = _awaited(Client.run)
-    actor = _awaited(Client.actor)
-    cancel = _awaited(Client.cancel)
-    edit = _awaited(Client.edit)
-    submit_job = _awaited(Client.submit_job)
-    jobs = _awaited(Client.jobs)
-    job = _awaited(Client.job)
-    wait = _awaited(Client.wait)
-    why = _awaited(Client.why)
-    result = _awaited(Client.result)
-    files = _awaited(Client.files)
-    fetch = _awaited(Client.fetch)
-    locks = _awaited(Client.locks)
-    cluster = _awaited(Client.cluster)
-    hosts = _awaited(Client.hosts)
-    gpus = _awaited(Client.gpus)
-    allocations = _awaited(Client.allocations)
-    leases = _awaited(Client.leases)
-    objects = _awaited(Client.objects)
-    cancel_lease = _awaited(Client.cancel_lease)
-    decisions = _awaited(Client.decisions)
-    performance = _awaited(Client.performance)
-    inspect = _awaited(Client.inspect)
-    config = _awaited(Client.config)
-    set_config = _awaited(Client.set_config)
-    quotas = _awaited(Client.quotas)
-    set_quota = _awaited(Client.set_quota)
-    remove_quota = _awaited(Client.remove_quota)
-    why_host = _awaited(Client.why_host)
-    faults = _awaited(Client.faults)
-    maintenance = _awaited(Client.maintenance)
-    start_maintenance = _awaited(Client.start_maintenance)
-    end_maintenance = _awaited(Client.end_maintenance)
-    shutdown = _awaited(Client.shutdown)
-    close = _awaited(Client.close)
+    put = awaited(Client.put)
+    run = awaited(Client.run)
+    actor = awaited(Client.actor)
+    cancel = awaited(Client.cancel)
+    edit = awaited(Client.edit)
+    submit_job = awaited(Client.submit_job)
+    jobs = awaited(Client.jobs)
+    job = awaited(Client.job)
+    wait = awaited(Client.wait)
+    why = awaited(Client.why)
+    result = awaited(Client.result)
+    files = awaited(Client.files)
+    fetch = awaited(Client.fetch)
+    locks = awaited(Client.locks)
+    cluster = awaited(Client.cluster)
+    hosts = awaited(Client.hosts)
+    gpus = awaited(Client.gpus)
+    allocations = awaited(Client.allocations)
+    leases = awaited(Client.leases)
+    objects = awaited(Client.objects)
+    cancel_lease = awaited(Client.cancel_lease)
+    decisions = awaited(Client.decisions)
+    performance = awaited(Client.performance)
+    inspect = awaited(Client.inspect)
+    config = awaited(Client.config)
+    set_config = awaited(Client.set_config)
+    quotas = awaited(Client.quotas)
+    set_quota = awaited(Client.set_quota)
+    remove_quota = awaited(Client.remove_quota)
+    why_host = awaited(Client.why_host)
+    faults = awaited(Client.faults)
+    maintenance = awaited(Client.maintenance)
+    start_maintenance = awaited(Client.start_maintenance)
+    end_maintenance = awaited(Client.end_maintenance)
+    shutdown = awaited(Client.shutdown)
+    close = awaited(Client.close)
+
+    async def dag(self, dag: Dag | Iterable[Function], /) -> AsyncGraphRun:
+        """Submit a graph of steps, as Client.dag() does; gives its run."""
+        from .async_graph_run import AsyncGraphRun
+
+        return AsyncGraphRun(await asyncio.to_thread(self.sync.dag, dag))
+
+    async def graph(self, graph_id: str, /) -> AsyncGraphRun:
+        """A graph that was submitted, by this client or another. Raises UnknownJob."""
+        from .async_graph_run import AsyncGraphRun
+
+        return AsyncGraphRun(await asyncio.to_thread(self.sync.graph, graph_id))
 
     def lock(
         self,
@@ -144,7 +140,7 @@ class AsyncClient(_Awaiting[Client], AsyncFunctionCalls):
         await self.close()
 
 
-class AsyncState(_Awaiting[SharedState]):
+class AsyncState(Awaiting[SharedState]):
     """``client.state``, awaited: every verb of SharedState, and ``async for entry in state.watch(prefix)``."""
 
     def __init__(self, state: SharedState) -> None:
@@ -158,23 +154,23 @@ class AsyncState(_Awaiting[SharedState]):
         """An empty batch, to be filled and applied: ``await state.apply(batch)``."""
         return self.sync.batch()
 
-    put = _awaited(SharedState.put)
-    compare_and_put = _awaited(SharedState.compare_and_put)
-    put_if_absent = _awaited(SharedState.put_if_absent)
-    delete = _awaited(SharedState.delete)
-    apply = _awaited(SharedState.apply)
-    usage = _awaited(SharedState.usage)
-    get = _awaited(SharedState.get)
-    entry = _awaited(SharedState.entry)
-    increment = _awaited(SharedState.increment)
-    decrement = _awaited(SharedState.decrement)
-    add_to_set = _awaited(SharedState.add_to_set)
-    remove_from_set = _awaited(SharedState.remove_from_set)
-    put_field = _awaited(SharedState.put_field)
-    remove_field = _awaited(SharedState.remove_field)
-    enable = _awaited(SharedState.enable)
-    disable = _awaited(SharedState.disable)
-    list = _awaited(SharedState.list)
+    put = awaited(SharedState.put)
+    compare_and_put = awaited(SharedState.compare_and_put)
+    put_if_absent = awaited(SharedState.put_if_absent)
+    delete = awaited(SharedState.delete)
+    apply = awaited(SharedState.apply)
+    usage = awaited(SharedState.usage)
+    get = awaited(SharedState.get)
+    entry = awaited(SharedState.entry)
+    increment = awaited(SharedState.increment)
+    decrement = awaited(SharedState.decrement)
+    add_to_set = awaited(SharedState.add_to_set)
+    remove_from_set = awaited(SharedState.remove_from_set)
+    put_field = awaited(SharedState.put_field)
+    remove_field = awaited(SharedState.remove_field)
+    enable = awaited(SharedState.enable)
+    disable = awaited(SharedState.disable)
+    list = awaited(SharedState.list)
 
     async def watch(
         self,

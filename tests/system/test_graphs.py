@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import signal
@@ -47,6 +48,27 @@ def doubled(x: int) -> int:
 
 def states(run: Any) -> dict[str, str]:
     return {step["id"]: step["state"] for step in run.steps()}
+
+
+def test_graphs_can_be_awaited(client: actorgrid.Client) -> None:
+    async def two_graphs() -> None:
+        async_client = actorgrid.AsyncClient(client)
+        dag = Dag("awaited")
+        one = dag.add(inc, 1)
+        dag.add(boom, one, id="never")
+        run = await async_client.dag(dag)
+        with pytest.raises(errors.StepFailed) as failed:
+            await run.result(WAIT_S)
+        assert isinstance(failed.value.__cause__, ValueError)
+        again = await async_client.graph(run.id)
+        assert await (await again.step(one)).result(WAIT_S) == 2
+        with pytest.raises(ValueError, match="no 2"):
+            await (await again.step("never")).result(WAIT_S)
+        assert not await again.cancel(), "it is over"
+        with pytest.raises(errors.UnknownJob):
+            await async_client.graph("0" * 32)
+
+    asyncio.run(two_graphs())
 
 
 def test_calls_of_tasks_in_a_block_are_a_graph(client: actorgrid.Client) -> None:
