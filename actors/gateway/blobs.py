@@ -11,7 +11,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from actorgrid.configs.fsync import sync_folder
-from actorgrid.errors import DiskFull, StorageError
+from actorgrid.errors import BadRequest, DiskFull, StorageError
 
 INCOMING = ".incoming-"
 """Prefix of blobs that do not have their name yet."""
@@ -57,6 +57,19 @@ class BlobStore:
             except OSError as error:
                 raise self._failed(error) from error
         return digests
+
+    def has_or_keep(self, digest: str, content: bytes | None, min_free_bytes: int) -> bool:
+        """Keep the *content* that was sent under its *digest*; without content: whether it is here.
+
+        Raises BadRequest for content that is not of that digest, DiskFull, StorageError.
+        """
+        if content is None:
+            return self.has(digest)
+        if hashlib.sha256(content).hexdigest() != digest:
+            raise BadRequest("what was sent is not of that digest", asked=digest, hint="send it again")
+        self.check_room(len(content), min_free_bytes)
+        self.put_all([content])
+        return True
 
     def has(self, digest: str) -> bool:
         """Whether a blob is here; if so, it is young again, so that no sweep takes it before a job names it."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import AsyncGenerator
 from time import time
 from typing import Any, cast
@@ -84,18 +83,9 @@ _REFUSALS = (
 async def post_graph_file(call: RequestContext) -> Any:
     """Keep a file with what a graph's steps run, for a graph that will name it. It is not looked into here."""
     request = call.body_as(GraphFileRequest)
-    store, content = call.app.blobs, request.content
-    if content is None:
-        return {"digest": request.digest, "here": await call.app.in_pool(lambda: store.has(request.digest))}
-
-    def keep() -> None:
-        if hashlib.sha256(content).hexdigest() != request.digest:
-            raise BadRequest("the file is not of that digest", asked=request.digest, hint="send it again")
-        store.check_room(len(content), call.app.settings.performance.min_free_bytes)
-        store.put_all([content])
-
-    await call.app.in_pool(keep)
-    return {"digest": request.digest, "here": True}
+    least_bytes = call.app.settings.performance.min_free_bytes
+    here = await call.app.in_pool(lambda: call.app.blobs.has_or_keep(request.digest, request.content, least_bytes))
+    return {"digest": request.digest, "here": here}
 
 
 @ROUTES.add("POST", "/api/graphs", GraphAccepted, "graphs", request=GraphRequest, errors=_REFUSALS, status=201)

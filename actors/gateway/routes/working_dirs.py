@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import hashlib
 from typing import Any
 
 from pydantic import Field
 
 from actorgrid.actors.gateway.server.route import RequestContext, Route, RouteTable
-from actorgrid.errors import BadRequest, BodyTooLarge, DiskFull
+from actorgrid.errors import BodyTooLarge, DiskFull
 from actorgrid.models import AnswerBody, RequestBody
 from actorgrid.working_dir import ARCHIVE_BYTES_MAX
 
@@ -35,22 +34,16 @@ class WorkingDirAnswer(AnswerBody):
 async def post_working_dir(call: RequestContext) -> Any:
     """Keep the archive of a working directory, for jobs that name it. It is not looked into here."""
     request = call.body_as(WorkingDirRequest)
-    store, archive = call.app.blobs, request.archive
-    if archive is None:
-        return {"digest": request.digest, "here": await call.app.in_pool(lambda: store.has(request.digest))}
-    if len(archive) > ARCHIVE_BYTES_MAX:
+    digest, archive = request.digest, request.archive
+    if archive is not None and len(archive) > ARCHIVE_BYTES_MAX:
         raise BodyTooLarge(
             "the archive of the working directory is too large",
             asked=f"{len(archive)} bytes",
             found=f"at most {ARCHIVE_BYTES_MAX}",
             hint="leave out what the hosts have, or do not need",
         )
-
-    def keep() -> None:
-        if hashlib.sha256(archive).hexdigest() != request.digest:
-            raise BadRequest("the archive is not of that digest", asked=request.digest, hint="send it again")
-        store.check_room(len(archive), call.app.settings.performance.min_free_bytes)
-        store.put_all([archive])
-
-    await call.app.in_pool(keep)
-    return {"digest": request.digest, "here": True}
+    least_bytes = call.app.settings.performance.min_free_bytes
+    return {
+        "digest": digest,
+        "here": await call.app.in_pool(lambda: call.app.blobs.has_or_keep(digest, archive, least_bytes)),
+    }
