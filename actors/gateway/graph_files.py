@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import OrderedDict
 
 from actorgrid.actors.files.untrusted_files import read_whole
-from actorgrid.actors.jobs.graph_spec import SPEC_BYTES_MAX, GraphSpec, read_request, spec_of
+from actorgrid.actors.jobs.graph_spec import SPEC_BYTES_MAX, GraphSpec, read_spec, spec_files
 from actorgrid.actors.ledger.graph_records import GraphFacts
 from actorgrid.actors.links.messages import FetchBlobs
 from actorgrid.errors import ActorGridError, NotARegularFile, ResultGone
@@ -25,11 +25,11 @@ class GraphFiles:
 
     async def spec(self, call: RequestContext, facts: GraphFacts) -> GraphSpec:
         """The graph with all its steps. Raises ResultGone when its files are nowhere any more, InvalidGraph."""
-        digests = (facts["files"][0], *(each["file"] for each in facts["extensions"]))
+        digests = spec_files(facts)
         found = self._kept.get(digests)
         if found is None:
             contents = [await self._content(call, digest) for digest in digests]
-            found = await call.app.in_pool(lambda: _spec(contents))
+            found = await call.app.in_pool(lambda: read_spec(contents))
             self._kept[digests] = found
             if len(self._kept) > KEPT:
                 self._kept.popitem(last=False)
@@ -54,13 +54,6 @@ class GraphFiles:
             return data
 
         return await call.app.in_pool(read)
-
-
-def _spec(contents: list[bytes]) -> GraphSpec:
-    spec = spec_of(read_request(contents[0]))
-    for content in contents[1:]:
-        spec = spec.extended(read_request(content))
-    return spec
 
 
 def _gone(digest: str, why: str) -> ResultGone:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 import msgpack
 from pydantic import ValidationError
 
+from actorgrid.actors.ledger.graph_records import GraphFacts
 from actorgrid.dag.model import Graph
 from actorgrid.dag.requests import GraphRequest, StepRequest
 from actorgrid.errors import InvalidGraph
@@ -66,6 +68,15 @@ def read_request(data: bytes) -> GraphRequest:
         ) from None
 
 
-def read_spec(data: bytes) -> GraphSpec:
-    """The spec in such a file. Raises InvalidGraph."""
-    return spec_of(read_request(data))
+def read_spec(contents: Sequence[bytes]) -> GraphSpec:
+    """The spec in the first of these files, with the steps that the others add. Raises InvalidGraph, CyclicGraph,
+    MissingProducer."""
+    spec = spec_of(read_request(contents[0]))
+    for content in contents[1:]:
+        spec = spec.extended(read_request(content))
+    return spec
+
+
+def spec_files(facts: GraphFacts) -> tuple[str, ...]:
+    """The digests of the files that ``read_spec`` takes, in order."""
+    return (facts["files"][0], *(each["file"] for each in facts["extensions"]))

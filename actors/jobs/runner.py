@@ -43,7 +43,7 @@ from .background import Background
 from .cluster_capacity import bandwidth, capacities, hosts_up, live_claims, slots
 from .decisions import Advance, ClusterCapacity, Finish
 from .execution import GraphExecution
-from .graph_spec import SPEC_BYTES_MAX, GraphSpec, read_request, spec_of
+from .graph_spec import SPEC_BYTES_MAX, GraphSpec, read_spec, spec_files
 from .guarded_allocator import GuardedAllocator
 
 PAGE = 5_000
@@ -207,8 +207,7 @@ class GraphRunner:
 
     async def _read(self, graph_id: str, graph: _Graph, job: JobRecord) -> None:
         facts = job["graph"]
-        files = [facts["files"][0], *(each["file"] for each in facts["extensions"])]
-        contents = [await self._content(digest) for digest in files]
+        contents = [await self._content(digest) for digest in spec_files(facts)]
         hosts = hosts_up(self._ledger.hosts, self._ledger.absent)
         prepared = await self._background.run(lambda: _prepare(contents, facts["strategy"], hosts))
         spec, allocator, urgency, graph.note = prepared
@@ -398,9 +397,7 @@ def _prepare(
 ) -> tuple[GraphSpec, Allocator, Sequence[float] | None, str]:
     """The graph in these files, with its allocator prepared for these hosts; and what people should know. Raises
     InvalidGraph."""
-    spec = spec_of(read_request(contents[0]))
-    for content in contents[1:]:
-        spec = spec.extended(read_request(content))
+    spec = read_spec(contents)
     tracker = ClusterTracker(spec.graph, capacities(hosts), bandwidth=bandwidth(hosts))
     note = ""
     try:

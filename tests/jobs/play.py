@@ -72,7 +72,7 @@ class Play:
             self._busy[name], self.alive[name] = 0, True
         self.graph_id = self.request.graph_id
         spec_bytes = write_spec(self.request)
-        self.spec: GraphSpec = read_spec(spec_bytes)
+        self.spec: GraphSpec = read_spec([spec_bytes])
         self.do(
             commands.SubmitGraph(
                 {
