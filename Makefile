@@ -83,16 +83,16 @@ run: $(READY)
 
 venv: $(READY)
 
-# Two tiers (docs/testing.md). Two at a time on any machine: most of the time goes by in waiting for processes. Files
-# stay whole, because tests of one file share a started host.
-TWO_AT_A_TIME := -n 2 --dist loadfile --no-loadscope-reorder
+# Two tiers (docs/testing.md). Four at a time on any machine: much of the time goes by in waiting for processes, so that
+# two of them leave a third of two cores unused. Files stay whole, because tests of one file share a started host.
+FOUR_AT_A_TIME := -n 4 --dist loadfile --no-loadscope-reorder
 
 test: $(TESTING)
-	$(BIN)/python -m pytest -m 'not system and not soak' $(TWO_AT_A_TIME)
+	$(BIN)/python -m pytest -m 'not system and not soak' $(FOUR_AT_A_TIME)
 
 # Whole agents and clusters of them, network namespaces, faults: what `make test` leaves out.
 test-system: $(TESTING)
-	$(BIN)/python -m pytest -m 'system and not soak' $(TWO_AT_A_TIME)
+	$(BIN)/python -m pytest -m 'system and not soak' $(FOUR_AT_A_TIME)
 
 # Both tiers on every CPython of the machine from 3.11 on: before a release, and when a dependency or a Python is new.
 test-versions: $(TESTING)
