@@ -13,6 +13,7 @@ from time import monotonic
 from typing import Any, BinaryIO
 
 from actorgrid.client.http import AdminHttp, segment
+from actorgrid.client.output_cursor import OutputCursor
 from actorgrid.errors import ActorGridError, CallTimeout, HostError, HostUnreachable, NotARegularFile, NotFound
 
 from .ranks import Labelled, Ranks
@@ -38,7 +39,7 @@ class JobFollower:
     that is not named is not read); of a gang it is that of *rank*, or with *ranks* of each as these name it.
     *notice* is told what a person should know. Output begins with that of *attempt* (the first, unless given) and
     goes on through later ones, or with *only* ends with it. *before_output* is called before each piece, to clear
-    what else is on the terminal.
+    what else is on the terminal. *choice*: the part of the output that is asked for (``since_s``, ``tail``, ``grep``).
     """
 
     def __init__(
@@ -52,8 +53,10 @@ class JobFollower:
         before_output: Callable[[], None] = lambda: None,
         rank: int = 0,
         ranks: Ranks | None = None,
+        choice: Mapping[str, Any] | None = None,
     ) -> None:
         self.job_id = job_id
+        self._choice = choice or {}
         self.job: dict[str, Any] | None = None
         self.error: ActorGridError | None = None
         self.finished = threading.Event()
@@ -135,22 +138,26 @@ class JobFollower:
         return job
 
     def _carry(self, stream: str, target: BinaryIO | Labelled, rank: int) -> None:
-        number, offset, unreadable = self._attempt or 1, 0, 0
+        number, unreadable = self._attempt or 1, 0
+        at = OutputCursor(self._choice)
 
         def pieces(door: AdminHttp) -> None:
-            nonlocal offset, unreadable
+            nonlocal unreadable
             if number == unreadable:  # it was said already, and does not become a file again
                 return
-            query = {"stream": stream, "follow": True, "offset": offset, "attempt": number}
+            query = {"stream": stream, "follow": True, "attempt": number, **at.query()}
             if rank:
                 query["rank"] = rank
             try:
                 with door.stream(f"/api/jobs/{segment(self.job_id)}/logs", **query) as response:
                     self._answered()
+                    before = at.answered(response.headers.get("X-Offset"))
                     while piece := _piece(response):
-                        offset += len(piece)
+                        new = piece[before:]
+                        before -= len(piece) - len(new)
+                        at.delivered += len(new)
                         self._before_output()
-                        target.write(piece)
+                        target.write(new)
                         target.flush()
             except NotARegularFile as error:
                 unreadable = number
@@ -159,7 +166,7 @@ class JobFollower:
                 self._notice(f"no {stream} of attempt {number}: {error.message}")
 
         def read(door: AdminHttp) -> None:
-            nonlocal number, offset
+            nonlocal number
             while True:
                 pieces(door)
                 # A stream also ends when the agent stops in order: only the job says whether that was all.
@@ -168,7 +175,8 @@ class JobFollower:
                 if number in ended and self._only:
                     return
                 if number in ended and (number < len(job["attempts"]) or job["state"] not in FINAL):
-                    number, offset = number + 1, 0
+                    number += 1
+                    at.next_attempt()
                 elif job["state"] in FINAL:
                     return
                 else:

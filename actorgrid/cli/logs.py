@@ -16,6 +16,7 @@ from . import candidates
 from .call import CommandContext, host_command
 from .ranks import RANKS_MAX, Labelled, Ranks, members_of
 from .show import say_folded
+from .times import seconds
 
 MAX_JSON_BYTES = 8 * 2**20
 
@@ -28,7 +29,9 @@ MAX_JSON_BYTES = 8 * 2**20
 @click.option("--attempt", type=click.IntRange(min=1), help="Of this attempt; else of the latest.")
 @click.option("--rank", type=click.IntRange(0, 255), help="Of a gang: of this member; else of rank 0.")
 @click.option("--all-ranks", is_flag=True, help="Of a gang: of every member, each line with its rank in front.")
-@click.option("--tail", type=click.IntRange(min=0), metavar="N", help="Only the last N lines of each stream.")
+@click.option("--tail", type=click.IntRange(0, 1_000_000), metavar="N", help="Only the last N lines of each stream.")
+@click.option("--since", callback=seconds, metavar="TIME", help="Only what came in the last 30, 10m, 2h.")
+@click.option("--grep", default="", metavar="PATTERN", help="Only lines with this regular expression in them.")
 @host_command
 def command(
     call: CommandContext,
@@ -40,25 +43,32 @@ def command(
     rank: int | None,
     all_ranks: bool,
     tail: int | None,
+    since: float | None,
+    grep: str,
 ) -> None:
     """Print a job's output.
 
-    stdout goes to stdout, stderr to stderr. With --json: one document with both as text (invalid UTF-8 replaced), each
-    cut to its last 8 MiB.
+    stdout goes to stdout, stderr to stderr. What --since, --grep and --tail leave out stays on the job's host; with all
+    three, it is the last N lines of that time that match. With -f they choose where it begins, and --grep what follows.
+    Patterns are RE2's, so that none takes long: no backreferences, no looking ahead. With --json: one document with
+    both as text (invalid UTF-8 replaced), each cut to its last 8 MiB.
     """
     from .session_leases import find_work, lease_output
 
     if call.json and follow:
         raise click.UsageError("--json gives one document; --follow has no end to put into one")
-    if follow and tail is not None:
-        raise click.UsageError("--tail and --follow cannot be used together")
     if only_stderr and only_stdout:
         raise click.UsageError("--stderr and --stdout exclude each other; without either, both are printed")
     if all_ranks and (rank is not None or call.json):
         raise click.UsageError(f"--all-ranks cannot be used together with {'--json' if call.json else '--rank'}")
     streams = ["stderr"] if only_stderr else ["stdout"] if only_stdout else ["stdout", "stderr"]
     job, leases = find_work(call.http, job_id)
+    choice = {
+        name: value for name, value in (("since_s", since), ("tail", tail), ("grep", grep)) if value not in (None, "")
+    }
     if job is None:
+        if choice:
+            raise click.UsageError("--since, --grep and --tail are about jobs, and this is a lease of a session")
         written = {
             stream: b"".join(lease_output(call.http, each["lease_id"], stream) for each in leases) for stream in streams
         }
@@ -76,7 +86,7 @@ def command(
             asked=job["job_id"],
             hint=f"actorgrid dag show {job['job_id']} names them",
         )
-    of = _Of(call, job["job_id"], attempt, rank or 0, tail)
+    of = _Of(call, job["job_id"], attempt, rank or 0, choice)
     gang = members_of(job)
     if call.json:
         texts = {stream: _text(of, stream) for stream in streams}
@@ -85,7 +95,7 @@ def command(
             {"job_id": job["job_id"], "state": job["state"], "attempt": attempt or _latest(job), **member, **texts}
         )
     elif follow:
-        _follow(call, job, streams, attempt, of.rank, all_ranks and gang > 1)
+        _follow(of, job, streams, all_ranks and gang > 1)
     else:
         if all_ranks and gang > 1 and job["attempts"]:
             _copy_ranks(of, streams, gang)
@@ -98,13 +108,13 @@ def command(
 
 @dataclass(frozen=True, slots=True)
 class _Of:
-    """The output asked for: of the latest attempt unless one is named, its last lines where *tail* says."""
+    """The output asked for: of the latest attempt unless one is named, the part of it that *choice* says."""
 
     call: CommandContext
     job_id: str
     attempt: int | None
     rank: int
-    tail: int | None
+    choice: dict[str, Any]
 
 
 def binary(stream: str) -> BinaryIO:
@@ -117,7 +127,7 @@ def _latest(job: dict[str, Any]) -> int | None:
 
 
 def _copy(of: _Of, stream: str, target: BinaryIO | Labelled) -> None:
-    for piece in _chosen(of, stream):
+    for piece in _pieces(of, stream):
         target.write(piece)
     target.flush()
 
@@ -130,42 +140,23 @@ def _copy_ranks(of: _Of, streams: list[str], gang: int) -> None:
             labelled.end()
 
 
-def _chosen(of: _Of, stream: str) -> Iterator[bytes]:
-    if of.tail is None:
-        yield from _pieces(of, stream)
-    else:
-        yield _last(of, stream, of.tail)
-
-
 def _pieces(of: _Of, stream: str) -> Iterator[bytes]:
     from actorgrid.client.http import segment
 
-    query: dict[str, Any] = {"stream": stream, "attempt": of.attempt, "rank": of.rank or None}
+    query: dict[str, Any] = {"stream": stream, "attempt": of.attempt, "rank": of.rank or None, **of.choice}
     with of.call.http.stream(f"/api/jobs/{segment(of.job_id)}/logs", **query) as response:
         while piece := response.read1(64 * 1024):
             yield piece
 
 
-def _last(of: _Of, stream: str, lines: int) -> bytes:
-    """The last *lines* lines; of lines longer than 8 MiB in all, their last 8 MiB."""
-    kept = b""
-    for piece in _pieces(of, stream):
-        kept += piece
-        if len(kept) > 2 * MAX_JSON_BYTES:
-            kept = kept[-MAX_JSON_BYTES:]
-    return b"".join(kept.splitlines(keepends=True)[-lines:]) if lines else b""
-
-
 def _text(of: _Of, stream: str) -> str:
     kept = b""
-    for piece in _chosen(of, stream):
+    for piece in _pieces(of, stream):
         kept = (kept + piece)[-MAX_JSON_BYTES:]
     return kept.decode("utf-8", "replace")
 
 
-def _follow(
-    call: CommandContext, job: dict[str, Any], streams: list[str], attempt: int | None, rank: int, all_ranks: bool
-) -> None:
+def _follow(of: _Of, job: dict[str, Any], streams: list[str], all_ranks: bool) -> None:
     from .follow import JobFollower
 
     outputs = {stream: binary(stream) for stream in streams}
@@ -175,13 +166,14 @@ def _follow(
 
     follower = JobFollower(
         job["job_id"],
-        call.new_http,
+        of.call.new_http,
         outputs,
         lambda text: say_folded(f"actorgrid: {text}", err=True),
-        attempt=attempt or _latest(job),
-        only=attempt is not None,
-        rank=rank,
+        attempt=of.attempt or _latest(job),
+        only=of.attempt is not None,
+        rank=of.rank,
         ranks=Ranks(gang, outputs) if all_ranks else None,
+        choice=of.choice,
     )
     follower.start()
     try:

@@ -33,7 +33,6 @@ COMMANDS = {
     **dict.fromkeys(("log", "attach", "tail"), "`actorgrid logs -f JOB`"),
     **dict.fromkeys(("info", "health", "cluster"), "`actorgrid status`"),
     **dict.fromkeys(("cordon", "disable"), "`actorgrid drain HOST`"),
-    **dict.fromkeys(("wait",), "`actorgrid logs -f JOB` ends when the job does"),
     **dict.fromkeys(
         ("pull", "build", "images", "image", "push"),
         "there are no images: a job runs what is installed on the host, with the venv it is given",

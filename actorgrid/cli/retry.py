@@ -1,26 +1,41 @@
-"""``retry``: a graph that has failed, from where it stopped."""
+"""``retry``: jobs and graphs that have ended without success, again."""
 
 from __future__ import annotations
+
+from typing import Any
 
 import click
 
 from . import candidates
 from .call import CommandContext, host_command
 from .lookup import find_job
+from .printing import say
 
 
 @click.command()
-@click.argument("graph_id", metavar="GRAPH", shell_complete=candidates.jobs)
+@click.argument("job_ids", metavar="JOB...", nargs=-1, required=True, shell_complete=candidates.jobs)
 @host_command
-def command(call: CommandContext, graph_id: str) -> None:
-    """Go on with a graph that has failed or was cancelled.
+def command(call: CommandContext, job_ids: tuple[str, ...]) -> None:
+    """Begin jobs again that have failed, were lost or cancelled; graphs from where they stopped.
 
-    Steps that have succeeded stay as they are; what failed, was passed over for that, or did not begin, runs.
+    A job stays the same one, with one more attempt; the last 1,000 that ended can be begun again. Of a graph, steps
+    that have succeeded stay as they are; what failed, was passed over for that, or did not begin, runs. All names are
+    looked up before the first begins.
     """
     from actorgrid.amounts import counted
     from actorgrid.client.http import segment
 
-    job = find_job(call.http, graph_id)
-    answer = call.http.post(f"/api/graphs/{segment(job['job_id'])}/retry", repeat=True)
-    again = counted(answer["again"], "step")
-    call.answer({"job_id": job["job_id"], **answer}, f"{job['job_id']} goes on: {again} begin again")
+    found = {job["job_id"]: job for job in (find_job(call.http, text) for text in job_ids)}
+    answers: list[dict[str, Any]] = []
+    for job_id, job in found.items():
+        kind = "graphs" if job.get("kind") == "graph" else "jobs"
+        answer = call.http.post(f"/api/{kind}/{segment(job_id)}/retry", repeat=kind == "graphs")
+        answers.append({"job_id": job_id, **answer})
+        if call.json:
+            continue
+        if kind == "graphs":
+            say(f"{job_id} goes on: {counted(answer['again'], 'step')} begin again")
+        else:
+            say(f"{job_id} waits again, after {counted(answer['attempts'], 'attempt')}")
+    if call.json:
+        call.document(answers[0] if len(answers) == 1 else {"jobs": answers})

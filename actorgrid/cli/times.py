@@ -6,6 +6,7 @@ import math
 import re
 import time
 from collections.abc import Mapping
+from datetime import datetime
 from typing import Any
 
 import click
@@ -37,6 +38,23 @@ def seconds_above_zero(context: click.Context, option: click.Parameter, text: st
     if text is not None and length_s == 0:
         raise _no_length(text, " above 0")
     return length_s
+
+
+def deadline_of(context: click.Context, option: click.Parameter, value: str | None) -> float | datetime | None:
+    """A length of time from now, in seconds, or a date and time (of here, unless it names its zone)."""
+    if value is None or length_in_seconds(value) is not None:
+        return seconds_above_zero(context, option, value)
+    try:
+        return datetime.fromisoformat(value.strip()).astimezone()
+    except ValueError:
+        raise click.BadParameter(
+            f"{value!r} is no time; write for example 30m, 2h, 2030-01-31T18:00 or 2030-01-31T18:00+01:00"
+        ) from None
+
+
+def until(at: float) -> str:
+    """A time as the clock here shows it, to the minute."""
+    return datetime.fromtimestamp(at).astimezone().strftime("%Y-%m-%d %H:%M")
 
 
 def _no_length(text: str, which: str = "") -> click.BadParameter:

@@ -15,11 +15,9 @@ from actorgrid.container_words import RUNTIMES
 
 from . import candidates
 from .printing import say
-from .times import length_in_seconds, seconds, seconds_above_zero
+from .times import deadline_of, seconds, seconds_above_zero
 
 if TYPE_CHECKING:
-    from datetime import datetime
-
     from actorgrid.client.environment import Environment
 
     from .call import CommandContext
@@ -55,20 +53,6 @@ def _isolation(_ctx: click.Context, _parameter: click.Parameter, value: str | No
             f"{value!r} is not between 3 seconds and one day; less gains nothing, as the cluster waits 3 s at least"
         )
     return isolation_s
-
-
-def _deadline(_ctx: click.Context, _parameter: click.Parameter, value: str | None) -> float | datetime | None:
-    """A length of time from now, in seconds, or a date and time (of here, unless it names its zone)."""
-    if value is None or length_in_seconds(value) is not None:
-        return seconds_above_zero(_ctx, _parameter, value)
-    from datetime import datetime
-
-    try:
-        return datetime.fromisoformat(value.strip()).astimezone()
-    except ValueError:
-        raise click.BadParameter(
-            f"{value!r} is no time; write for example 30m, 2h, 2030-01-31T18:00 or 2030-01-31T18:00+01:00"
-        ) from None
 
 
 def _variables(_ctx: click.Context, _parameter: click.Parameter, values: tuple[str, ...]) -> dict[str, str]:
@@ -134,7 +118,7 @@ _OPTIONS = [
     ),
     click.option(
         "--deadline",
-        callback=_deadline,
+        callback=deadline_of,
         metavar="TIME",
         help="To be done by then: 30m, 2h, or 2030-01-31T18:00. Counts under scheduling.queue=edf.",
     ),

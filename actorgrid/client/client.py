@@ -11,7 +11,7 @@ import threading
 import time
 import uuid
 import weakref
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, TypeVar, overload
 
@@ -25,6 +25,7 @@ from .forks import renew_in_children
 from .function_calls import FunctionCalls
 from .graph_calls import GraphCalls
 from .http import AdminHttp, segment
+from .job_calls import FINAL_STATES, JobCalls
 from .nested import LOOK_S, NESTED_WAIT_S, inside_work, never_starts
 from .options import TaskOptions, options_of
 from .state import SharedState
@@ -48,7 +49,6 @@ if TYPE_CHECKING:
     from .working_dir import WorkingDir
 
 T = TypeVar("T")
-FINAL_STATES = frozenset({"succeeded", "failed", "cancelled", "lost"})
 WAIT_STEP_S = 30.0
 
 
@@ -70,7 +70,7 @@ class CommandResult:
         return self.state == "succeeded"
 
 
-class Client(ClusterViewClient, FunctionCalls, GraphCalls):
+class Client(ClusterViewClient, FunctionCalls, GraphCalls, JobCalls):
     """A client of a host, or of its cluster, for one user. Safe to use from many threads.
 
     A forked child goes on with it, with a session of its own; futures, workers and locks of before stay the parent's.
@@ -294,14 +294,6 @@ class Client(ClusterViewClient, FunctionCalls, GraphCalls):
             return work.cancel(cooperative=cooperative)
         raise BadRequest("not work of this client", asked=type(work).__name__, hint="give a future or a job id")
 
-    def edit(self, /, job_id: str, **changed: Any) -> dict[str, Any]:
-        """Change a job that waits: ``priority`` (0 to 100), ``max_execution_time_s`` (``None``: no limit), or both.
-
-        Gives what it has now. Raises WrongState for a job that has been placed already, UnknownJob, BadRequest.
-        """
-        answer: dict[str, Any] = self.http.post(f"/api/jobs/{segment(job_id)}/edit", changed, repeat=True)
-        return answer
-
     def actor(self, name: str) -> ActorHandle[Any]:
         """The actor to which a client of this user gave that name. Raises NoSuchActor, NotSupported, BadRequest."""
         from .actor_names import find
@@ -357,14 +349,6 @@ class Client(ClusterViewClient, FunctionCalls, GraphCalls):
         accepted: dict[str, Any] = self.http.post("/api/jobs", fields, repeat=True)
         return accepted
 
-    def jobs(
-        self, state: str | Iterable[str] | None = None, limit: int = 100, before: float | None = None
-    ) -> list[dict[str, Any]]:
-        """Jobs, newest first; fields of models.Job. *state*: one or several of the JobState words."""
-        states = state if state is None or isinstance(state, str) else ",".join(state)
-        jobs: list[dict[str, Any]] = self.http.get("/api/jobs", state=states, limit=limit, before=before)["jobs"]
-        return jobs
-
     def job(self, job_id: str, wait_s: float = 0.0) -> dict[str, Any]:
         """One job, when it is final or *wait_s* have passed. Raises UnknownJob."""
         job: dict[str, Any] = self.http.get(
@@ -407,38 +391,6 @@ class Client(ClusterViewClient, FunctionCalls, GraphCalls):
         """Why a job is where it is: ``{"state", "reasons", "next_step"}``."""
         answer: dict[str, Any] = self.http.get(f"/api/jobs/{segment(job_id)}/why")
         return answer
-
-    def logs(
-        self,
-        job_id: str,
-        stream: str = "stdout",
-        *,
-        follow: bool = False,
-        attempt: int | None = None,
-        offset: int = 0,
-        rank: int = 0,
-    ) -> Iterator[bytes]:
-        """Output of a job's latest attempt (or of *attempt*), piece by piece; *follow*: until the job is final.
-
-        Of a gang it is that of the member of *rank*.
-
-        Survives a restart of the door. Raises UnknownJob, ResultGone.
-        """
-        path = f"/api/jobs/{segment(job_id)}/logs"
-        read = 0
-        while True:
-            asked = {"stream": stream, "attempt": attempt, "offset": offset + read, "follow": follow or None}
-            if rank:
-                asked["rank"] = rank
-            try:
-                with self.http.stream(path, **asked) as response:
-                    while piece := response.read1(65536):
-                        read += len(piece)
-                        yield piece
-                return
-            except (OSError, ValueError, AttributeError) as error:  # what http.client raises when it breaks off
-                if self._closed or not follow:
-                    raise HostUnreachable("the output broke off", asked=path) from error
 
     def files(self, job_id: str, *, attempt: int | None = None, rank: int = 0) -> list[JobFile]:
         """What a job kept of its directory (``outputs=``). Raises UnknownJob, NotFound, WrongState, ResultGone."""

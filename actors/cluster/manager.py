@@ -141,6 +141,8 @@ class ClusterManager(LedgerFollower):
                 self._ended_total[record["state"]] += 1
                 self._ended_at.append(message.at)
                 self._job_ended(identity, record)
+            elif kind == "job":
+                self._recent.pop(identity, None)  # it may have been begun again
             elif kind == "setting":
                 self._tell_setting(identity, record)
             elif kind == "host":

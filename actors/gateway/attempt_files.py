@@ -10,6 +10,7 @@ from actorgrid.errors import HostUnreachable, NotFound
 
 from ..links.messages import AskHost
 from ..links.output_pages import OutputsPage, outputs_page, read_output_piece
+from ..links.output_search import LastLines, MatchingLines, OutputPlace, last_lines, matching_lines, place_since
 from ..links.pieces import Piece, read_result_piece
 from ..work.attempt_dir import AttemptDir
 from .server.route import RequestContext
@@ -26,6 +27,15 @@ class AttemptFiles(Protocol):
 
     async def output(self, stream: str, offset: int, size: int, follow: bool) -> tuple[Piece, bool]:
         """Output from *offset* on, and whether anything of the attempt is there; with *follow* it may wait for some."""
+
+    async def since(self, stream: str, since_s: float | None) -> OutputPlace:
+        """Where the output of the last *since_s* seconds begins."""
+
+    async def last(self, stream: str, first: int, end: int, count: int, pattern: str) -> LastLines:
+        """Where the last lines of a part of the output begin."""
+
+    async def matching(self, stream: str, offset: int, end: int | None, pattern: str) -> MatchingLines:
+        """The lines from *offset* on that match; without an *end* it may wait for some."""
 
     async def outputs(self, behind: str) -> OutputsPage:
         """A page of the outputs that were kept."""
@@ -63,6 +73,15 @@ class _Here:
 
         return await self._app.in_file_pool(read)
 
+    async def since(self, stream: str, since_s: float | None) -> OutputPlace:
+        return await self._app.in_file_pool(partial(place_since, self._folder, stream, since_s))
+
+    async def last(self, stream: str, first: int, end: int, count: int, pattern: str) -> LastLines:
+        return await self._app.in_file_pool(partial(last_lines, self._folder, stream, first, end, count, pattern))
+
+    async def matching(self, stream: str, offset: int, end: int | None, pattern: str) -> MatchingLines:
+        return await self._app.in_file_pool(partial(matching_lines, self._folder, stream, offset, end, pattern))
+
     async def outputs(self, behind: str) -> OutputsPage:
         return await self._app.in_file_pool(partial(outputs_page, self._folder, behind))
 
@@ -83,6 +102,18 @@ class _There:
         wait_s = WAIT_S if follow else 0.0
         answer = await self._ask("output", stream=stream, offset=offset, size=size, wait_s=wait_s)
         return Piece.of_plain(answer), bool(answer.get("exists"))
+
+    async def since(self, stream: str, since_s: float | None) -> OutputPlace:
+        return OutputPlace.of_plain(await self._ask("output_since", stream=stream, since_s=since_s))
+
+    async def last(self, stream: str, first: int, end: int, count: int, pattern: str) -> LastLines:
+        asked = {"stream": stream, "first": first, "end": end, "count": count, "pattern": pattern}
+        return LastLines.of_plain(await self._ask("output_last", **asked))
+
+    async def matching(self, stream: str, offset: int, end: int | None, pattern: str) -> MatchingLines:
+        wait_s = WAIT_S if end is None else 0.0
+        asked = {"stream": stream, "offset": offset, "end": end, "pattern": pattern, "wait_s": wait_s}
+        return MatchingLines.of_plain(await self._ask("output_matching", **asked))
 
     async def outputs(self, behind: str) -> OutputsPage:
         return OutputsPage.of_plain(await self._ask("output_files", behind=behind))

@@ -61,6 +61,17 @@ class EditAnswer(TypedDict):
     """As in ``JobRecord``."""
     max_execution_time_s: float | None
     """As in ``JobRecord``."""
+    deadline: NotRequired[float | None]
+    """As in ``JobRecord``; only where it was changed, as answers are part of the state."""
+
+
+class RetriedJob(TypedDict):
+    """A job that was queued again."""
+
+    job_id: str
+    """Which."""
+    attempts: int
+    """How many it has had."""
 
 
 class FailAnswer(TypedDict):

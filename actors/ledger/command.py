@@ -33,7 +33,7 @@ from .field_checks import (
 )
 from .record_types import MemberRecord
 
-VERSION = 8
+VERSION = 9
 """What this host knows. A host tells the others (``ledger_version`` of its member record)."""
 HIDDEN = "(hidden)"
 UNSTAMPED = 0.0

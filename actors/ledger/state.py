@@ -68,7 +68,7 @@ from .tables.gossip_keys import GossipKeys
 from .tables.graphs import Graphs
 from .tables.hosts import Hosts, lost_with
 from .tables.job_changes import JobChanges
-from .tables.jobs import LOST, Jobs
+from .tables.jobs import LIVE_JOBS_MAX, LOST, Jobs
 from .tables.join_tokens import JoinTokens
 from .tables.locks import Locks
 from .tables.members import Members
@@ -79,7 +79,6 @@ from .tables.retirements import Retirements
 from .tables.sessions import Sessions
 from .tables.trust import Trust
 
-LIVE_JOBS_MAX = 1_000_000
 SETTINGS_MAX = 1_000
 NO_STATE = (ActorGridError, LookupError, TypeError, ValueError, AttributeError, ArithmeticError, RecursionError)
 """What bytes that are no state make the tables raise: a whole state comes as bytes, from a disk or another host."""
@@ -170,7 +169,7 @@ class Ledger:
             self._gossip_keys,
             self._retirements,
             self._graphs,
-            JobChanges(self._jobs, self._graphs),
+            JobChanges(self._jobs, self._graphs, self.quotas),
         )
 
     # -- entries

@@ -48,6 +48,7 @@ from ..work.messages import (
 )
 from .measuring import SERVICE
 from .output_pages import outputs_page, read_output_piece
+from .output_search import last_lines, matching_lines, place_since
 from .pieces import Fields, Piece, check_digest, is_count, read_piece, read_result_piece
 from .relays import Relays
 
@@ -77,6 +78,9 @@ class Services:
         self._keep = keep
         self._table: dict[str, Service] = {
             "output": self._output,
+            "output_since": self._output_since,
+            "output_last": self._output_last,
+            "output_matching": self._output_matching,
             "result": self._result,
             "blob": self._blob,
             "keep_blobs": self._keep_blobs,
@@ -165,6 +169,29 @@ class Services:
             data = folder.read_output(stream, offset, min(size, 2**19))
             if data or not exists or ended or self._server.runtime.monotonic() >= deadline:
                 return {"exists": exists, **Piece(data, folder.output_size(stream)).to_plain()}
+            await self._server.sleep(LOOK_S)
+
+    async def _output_since(self, _asker: str, fields: Fields) -> Fields:
+        """Answer where the output of the last seconds begins."""
+        since_s = None if fields.get("since_s") is None else _number(fields, "since_s")
+        return place_since(self._folder(fields), _text(fields, "stream"), since_s).to_plain()
+
+    async def _output_last(self, _asker: str, fields: Fields) -> Fields:
+        """Answer where the last lines of a part of the output begin."""
+        first, end, count = _count(fields, "first"), _count(fields, "end"), _count(fields, "count")
+        stream, pattern = _text(fields, "stream"), _text(fields, "pattern")
+        return last_lines(self._folder(fields), stream, first, end, count, pattern).to_plain()
+
+    async def _output_matching(self, _asker: str, fields: Fields) -> Fields:
+        """Answer lines of the output that match a pattern; waits a while for some when there is nothing new yet."""
+        end = None if fields.get("end") is None else _count(fields, "end")
+        folder, stream, offset = self._folder(fields), _text(fields, "stream"), _count(fields, "offset")
+        deadline = self._server.runtime.monotonic() + min(_number(fields, "wait_s"), WAIT_S_MAX)
+        while True:
+            ended = folder.ended() or not folder.path.exists()
+            found = matching_lines(folder, stream, offset, end, _text(fields, "pattern"))
+            if found.end > offset or ended or self._server.runtime.monotonic() >= deadline:
+                return found.to_plain()
             await self._server.sleep(LOOK_S)
 
     async def _result(self, _asker: str, fields: Fields) -> Fields:

@@ -5,6 +5,7 @@ ATTEMPT_ID/           0700
   lock                held (a record lock) by the shim for as long as it lives
   started             made once, by the first shim: an attempt never runs twice. Holds shim pid and machine boot id
   stdout, stderr      bounded; what is dropped is counted in the status
+  stdout.times ...    when what of it came (output_times.py); of a stream that has any output
   status.msgpack      how it ended: see shim.py. Renamed into place; its room is reserved beforehand
   outputs/            files that the job asked to keep (collected_outputs.py)
   cwd/                while it runs, its own copy of a directory that came along, where it asked for outputs
@@ -29,6 +30,7 @@ from actorgrid.actors.files.untrusted_files import open_to_read, open_to_write, 
 from actorgrid.configs.fsync import sync_folder
 from actorgrid.errors import BadRequest, DiskFull, NotARegularFile
 
+from .output_times import BYTES_MAX as TIMES_BYTES_MAX
 from .work_records import WorkSpec, WorkStarted, WorkStatus, spec_of, started_of, status_of
 
 RESERVED_BYTES = 4096
@@ -38,6 +40,7 @@ RESULT_FILE_BYTES_MAX = 65 * 2**20
 that is longer was not written by a worker: a sparse one may seem to hold exabytes."""
 """Of a status: the boot of the machine in which it and the result were written without syncing them. After another
 boot neither is what it was."""
+TIMES_SUFFIX = ".times"
 _ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,99}")
 
 
@@ -202,6 +205,10 @@ class AttemptDir:
             sync_folder(self.path)
         return status
 
+    def open_times(self, stream: str) -> int:
+        """A descriptor to append to the file that says when what of a stream came. Raises OSError, NotARegularFile."""
+        return open_to_write(self.path, _stream(stream) + TIMES_SUFFIX, os.O_APPEND)
+
     # -- read by anyone
 
     def exists(self) -> bool:
@@ -262,6 +269,13 @@ class AttemptDir:
             with open_to_read(self.path, _stream(stream)) as fd:
                 return os.pread(fd, max_bytes, offset)
         except OSError:
+            return b""
+
+    def read_times(self, stream: str) -> bytes:
+        """The places of a stream's output (output_times.py); empty where there are none."""
+        try:
+            return read_whole(self.path, _stream(stream) + TIMES_SUFFIX, 2 * TIMES_BYTES_MAX) or b""
+        except (OSError, NotARegularFile):
             return b""
 
     def read_result(self, bytes_max: int) -> bytes | None:

@@ -32,6 +32,7 @@ from actorgrid.transports.frames import encode_frame
 from .attempt_dir import AttemptDir
 from .containment import Containment, write_record
 from .linux import boot_seconds
+from .output import times_of
 from .process_state import ProcessState, reset_peak, state_and_use
 from .process_tree import descendants
 from .shim import Shim
@@ -121,8 +122,8 @@ class FunctionShim(Shim):
         self._served += 1
         self._oom_kills.begin()
         self._renew(deadline)
-        for stream, file in zip(self._streams, files, strict=True):
-            stream.redirect(file, spec["max_output_bytes"])
+        for stream, file, times in zip(self._streams, files, times_of(directory), strict=True):
+            stream.redirect(file, spec["max_output_bytes"], times)
         with suppress(OSError, NotARegularFile):  # on a full disk, there are its marks
             write_record(directory.path, self._tag, self._enclosure)
         self._spec["grace_s"] = spec["grace_s"]

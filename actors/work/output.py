@@ -4,21 +4,30 @@ from __future__ import annotations
 
 import errno
 import os
+import time
+
+from .attempt_dir import AttemptDir
+from .output_times import OutputTimes
 
 READ_BYTES = 64 * 1024
 FULL_DISK_RETRY_S = 0.5
 
 
 class OutputStream:
-    """A pipe and its bounded file, by descriptors that are closed here. ``dropped`` counts what was not kept."""
+    """A pipe and its bounded file, by descriptors that are closed here. ``dropped`` counts what was not kept.
 
-    def __init__(self, pipe: int, file: int, max_bytes: int) -> None:
+    *times* notes when what came; ``None``: nobody does.
+    """
+
+    def __init__(self, pipe: int, file: int, max_bytes: int, times: OutputTimes | None = None) -> None:
         self.pipe: int | None = pipe
         self.dropped = 0
         self.blocked_until = 0.0
         self._room = max_bytes
         self._max = max_bytes
         self._pending = b""
+        self._written = 0
+        self._times = times
         self._file = file
         os.set_blocking(pipe, False)
 
@@ -59,17 +68,21 @@ class OutputStream:
             self.pipe = None
         return bool(data)
 
-    def redirect(self, file: int, max_bytes: int) -> None:
-        """Write to another *file* from here on, with a count of its own; the one before is closed, and what could not
-        be written to it is gone."""
-        os.close(self._file)
-        self._file, self._room, self._max = file, max_bytes, max_bytes
-        self._pending, self.dropped, self.blocked_until = b"", 0, 0.0
+    def redirect(self, file: int, max_bytes: int, times: OutputTimes | None = None) -> None:
+        """Write to another *file* from here on, with a count and *times* of its own; the one before is closed, and what
+        could not be written to it is gone."""
+        self._close_files()
+        self._file, self._room, self._max, self._times = file, max_bytes, max_bytes, times
+        self._pending, self._written, self.dropped, self.blocked_until = b"", 0, 0, 0.0
 
     def _write(self, now: float) -> bool:
+        if self._pending and self._times is not None:
+            self._times.note(self._written, time.time())
         while self._pending:
             try:
-                self._pending = self._pending[os.write(self._file, self._pending) :]
+                written = os.write(self._file, self._pending)
+                self._pending = self._pending[written:]
+                self._written += written
             except OSError as error:
                 if error.errno not in (errno.ENOSPC, errno.EDQUOT, errno.EIO):
                     raise
@@ -84,4 +97,17 @@ class OutputStream:
         if self.pipe is not None:
             os.close(self.pipe)
             self.pipe = None
+        self._close_files()
+
+    def _close_files(self) -> None:
         os.close(self._file)
+        if self._times is not None:
+            self._times.close()
+
+
+def times_of(directory: AttemptDir) -> tuple[OutputTimes, OutputTimes]:
+    """The times of both streams of an attempt: of its stdout, and of its stderr."""
+    return (
+        OutputTimes(lambda: directory.open_times("stdout")),
+        OutputTimes(lambda: directory.open_times("stderr")),
+    )

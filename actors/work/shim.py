@@ -61,7 +61,7 @@ from .guard import GuardLink, SharedDeadline
 from .limits import writable_cgroup
 from .linux import MARK_HOST, BootTimer, adopt_orphans, boot_seconds
 from .oom_kills import OomKillsSince
-from .output import FULL_DISK_RETRY_S, OutputStream
+from .output import FULL_DISK_RETRY_S, OutputStream, times_of
 from .pid_namespace import Init
 from .pid_namespace import enter as enter_pid_namespace
 from .process_tree import children_of, descendants, kill_descendants, living, send, start_ticks, tree_rss_bytes
@@ -214,7 +214,8 @@ class Shim:
             end.close()
         limit = self._spec["max_output_bytes"]
         self._streams = [
-            OutputStream(pipe, file, limit) for pipe, file in zip((out_read, err_read), files, strict=True)
+            OutputStream(pipe, file, limit, times)
+            for pipe, file, times in zip((out_read, err_read), files, times_of(self._dir), strict=True)
         ]
         for stream in self._streams:
             self._poll.register(stream.pipe or 0, select.POLLIN)

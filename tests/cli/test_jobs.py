@@ -149,7 +149,6 @@ def test_logs_keep_stdout_and_stderr_apart(call: Invoke, door: Door) -> None:
     door.on(f"GET /api/jobs/{ONE}/logs", lambda query, _: b"1\n2\n3\n" if query["stream"] == "stdout" else b"bad\xff\n")
     result = call("logs", ONE)
     assert result.stdout == "1\n2\n3\n" and result.stderr_bytes == b"bad\xff\n"
-    assert call("logs", ONE, "--tail", "2", "--stdout").stdout == "2\n3\n"
     assert json.loads(call("logs", ONE, "--json").stdout) == {
         "job_id": ONE,
         "state": "running",
@@ -159,6 +158,52 @@ def test_logs_keep_stdout_and_stderr_apart(call: Invoke, door: Door) -> None:
     }
 
 
+def test_logs_have_the_host_choose(call: Invoke, door: Door) -> None:
+    with_jobs(door, job(ONE))
+    door.on(f"GET /api/jobs/{ONE}/logs", b"3\n")
+    assert call("logs", ONE, "--tail", "2", "--since", "10m", "--grep", "loss|lr", "--stdout").stdout == "3\n"
+    assert door.asked[-1][1] == {"stream": "stdout", "since_s": "600.0", "tail": "2", "grep": "loss|lr"}
+
+
+def test_wait_tells_how_they_ended(call: Invoke, door: Door) -> None:
+    with_jobs(door, job(ONE), job(TWO))
+    states = {ONE: "succeeded", TWO: "running"}
+
+    def answer(_query: dict[str, str], body: dict[str, Any]) -> dict[str, Any]:
+        jobs = [{"job_id": name, "state": states[name]} for name in body["job_ids"]]
+        ended = [each for each in jobs if each["state"] != "running"]
+        return {"jobs": jobs, "done": len(ended) == len(jobs) or (body["any"] and bool(ended))}
+
+    door.on("POST /api/jobs/wait", answer)
+    result = call("wait", ONE, TWO, "--any")
+    assert (result.exit_code, result.stdout) == (0, f"{ONE} succeeded\n")
+    result = call("wait", ONE, "abd", "--timeout", "0")
+    assert result.exit_code == 124 and f"{TWO} is still running" in result.stderr
+    states[TWO] = "failed"
+    assert call("wait", ONE, TWO).exit_code == 1
+    assert json.loads(call("wait", ONE, TWO, "--json").stdout)["exit_code"] == 1
+
+
+def test_retry_begins_jobs_and_graphs_again(call: Invoke, door: Door) -> None:
+    with_jobs(door, job(ONE, "failed"), job(TWO, "failed", kind="graph"))
+    door.on(f"POST /api/jobs/{ONE}/retry", {"job_id": ONE, "attempts": 2})
+    door.on(f"POST /api/graphs/{TWO}/retry", {"state": "running", "again": 1})
+    result = call("retry", ONE, TWO)
+    assert result.stdout == f"{ONE} waits again, after 2 attempts\n{TWO} goes on: 1 step begin again\n"
+    assert json.loads(call("retry", ONE, "--json").stdout) == {"job_id": ONE, "attempts": 2}
+
+
+def test_edit_changes_a_deadline(call: Invoke, door: Door) -> None:
+    with_jobs(door, job(ONE, "queued"))
+    answer = {"job_id": ONE, "priority": 50, "max_execution_time_s": None, "deadline": 1e9}
+    door.on(f"POST /api/jobs/{ONE}/edit", answer)
+    assert "to be done by 2001-09-0" in call("edit", ONE, "--deadline", "2h").stdout
+    assert door.asked[-1][2] == {"deadline_s": 7200.0}
+    call("edit", ONE, "--no-deadline")
+    assert door.asked[-1][2] == {"deadline": None}
+    assert call("edit", ONE, "--no-deadline", "--deadline", "2h").exit_code == 2
+
+
 def test_logs_of_a_job_that_has_not_started_say_so(call: Invoke, door: Door) -> None:
     with_jobs(door, job(ONE, "queued"))
     door.on(f"GET /api/jobs/{ONE}/logs", b"")
@@ -166,7 +211,7 @@ def test_logs_of_a_job_that_has_not_started_say_so(call: Invoke, door: Door) -> 
     assert result.stdout == "" and "has not started" in result.stderr
 
 
-@pytest.mark.parametrize("options", [["-f", "--json"], ["-f", "--tail", "1"], ["--stdout", "--stderr"]])
+@pytest.mark.parametrize("options", [["-f", "--json"], ["--stdout", "--stderr"]])
 def test_logs_refuse_what_makes_no_sense(call: Invoke, door: Door, options: list[str]) -> None:
     assert call("logs", ONE, *options).exit_code == 2
     assert door.asked == []

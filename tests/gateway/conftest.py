@@ -143,6 +143,8 @@ class Consensus(StandIn):
         if isinstance(command, commands.EditJob):
             changed = {"priority": command.priority, "max_execution_time_s": command.max_execution_time_s}
             return Proposed(self.index, {"job_id": command.job_id, **changed})
+        if isinstance(command, commands.RetryJob):
+            return Proposed(self.index, {"job_id": command.job_id, "attempts": 1})
         if isinstance(command, commands.RetryGraph):
             return Proposed(self.index, {"state": "running", "again": 1})
         if command.verb.endswith("_lock"):

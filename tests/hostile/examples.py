@@ -100,6 +100,8 @@ def furnished(ledger: Ledger | None = None) -> Ledger:
     results = [{"ok": True, "offset": 0, "size": 9, "took_s": 0.5, "word": True}]
     do(commands.EndAttempt("graph.0-1.1", token, "succeeded", results=results, at=AT))
     do(commands.EndGraph("graph2", 1, "failed", {"code": "StepFailed"}, at=AT))
+    do(commands.SubmitJobs([job_record("failed")], at=AT))
+    do(commands.CancelJob("failed", "me", at=AT))
     return ledger
 
 
@@ -196,5 +198,6 @@ def examples(ledger: Ledger) -> list[Plain]:
         commands.AdvanceGraph("graph", term, [release("graph", 3)], [], ["graph.1-1"], [], at=AT),
         commands.EndGraph("graph", term, "succeeded", at=AT),
         commands.RetryGraph("graph2", "me", at=AT),
+        commands.RetryJob("failed", "me", at=AT),
     ]
     return [command.to_plain() for command in made]

@@ -12,14 +12,17 @@ from pydantic import Field
 
 from actorgrid.actors.cluster.messages import GetJob
 from actorgrid.actors.gateway.attempt_files import OUTPUT_BYTES, AttemptFiles, files_of
+from actorgrid.actors.gateway.output_choice import chooses_start, read_matching, start_of
 from actorgrid.actors.gateway.schemas.answers import LogsQuery
 from actorgrid.actors.gateway.server.rights import check_owner
 from actorgrid.actors.gateway.server.route import RequestContext, Route, RouteTable
 from actorgrid.actors.gateway.server.stream import gone, send_bytes
 from actorgrid.actors.ledger.record_types import AttemptRecord, JobRecord
 from actorgrid.actors.links.pieces import Piece
+from actorgrid.actors.work.output_lines import matcher
 from actorgrid.errors import (
     ActorError,
+    BadRequest,
     CallTimeout,
     HostUnreachable,
     NotARegularFile,
@@ -84,8 +87,19 @@ def _pick(job: JobRecord, number: int | None, rank: int = 0) -> AttemptRecord | 
     errors=(UnknownJob, NotFound, ResultGone, NotARegularFile),
 )
 async def get_logs(call: RequestContext) -> Any:
-    """Output of an attempt; follow=true goes on until the job is final."""
+    """Output of an attempt; follow=true goes on until the job is final.
+
+    The header X-Offset says at which byte of it begins what since_s, tail and offset choose.
+    """
     query = call.query_as(LogsQuery)
+    if chooses_start(query) and query.offset:
+        raise BadRequest(
+            "offset says where to begin, and so do since_s and tail",
+            asked=f"offset={query.offset}",
+            hint="to go on with what they chose, give the X-Offset of the answer alone",
+        )
+    if query.grep:
+        matcher(query.grep)
     job = await _job(call)
     attempt = _pick(job, query.attempt, query.rank)
     if attempt is None and query.attempt is not None and not query.follow:
@@ -111,17 +125,32 @@ async def get_logs(call: RequestContext) -> Any:
             )
         if attempt is not None:
             # What is no file is a named error before the answer begins; a host that is away may come back.
-            with suppress(*NOT_THERE):
+            with suppress(*(() if chooses_start(query) else NOT_THERE)):
                 await files_of(call, attempt).output(query.stream, 0, 0, follow=False)
+                query = await _begun(call, query, attempt)
+        headers["X-Offset"] = str(query.offset)
         pieces = _follow(call, query, job)
     elif attempt is None:
         pieces = _nothing()
     else:
         files = files_of(call, attempt)
+        query = await _begun(call, query, attempt)
+        headers["X-Offset"] = str(query.offset)
         # Asked before the answer begins: a host that is away is a named error, not half an answer.
-        first, _ = await files.output(query.stream, query.offset, OUTPUT_BYTES, follow=False)
-        pieces = _read(files, query.stream, query.offset, first)
+        first, _ = await files.output(query.stream, query.offset, 0 if query.grep else OUTPUT_BYTES, follow=False)
+        if query.grep:
+            pieces = read_matching(files, query, query.offset, first.size)
+        else:
+            pieces = _read(files, query.stream, query.offset, first)
     return await send_bytes(call.http, pieces, headers)
+
+
+async def _begun(call: RequestContext, query: LogsQuery, attempt: AttemptRecord) -> LogsQuery:
+    """The same query with the offset at which begins what it asks for."""
+    if not chooses_start(query):
+        return query
+    start = await start_of(files_of(call, attempt), query)
+    return query.model_copy(update={"offset": start, "since_s": None, "tail": None})
 
 
 async def _nothing() -> AsyncGenerator[bytes]:
@@ -164,10 +193,11 @@ async def _follow(call: RequestContext, query: LogsQuery, job: JobRecord) -> Asy
             while not gone(call.http) and not call.app.stopping:
                 attempt = _pick(job, number, query.rank)
                 final = JobState(job["state"]).final
-                data = b"" if attempt is None else await _more(call, attempt, query.stream, offset, final)
-                if data:
-                    offset += len(data)
-                    yield data
+                data, end = (b"", offset) if attempt is None else await _more(call, attempt, query, offset, final)
+                if end > offset:
+                    offset = end
+                    if data:
+                        yield data
                     continue
                 # What was known to have ended before this empty read has given all it had.
                 if attempt is None or attempt.get("ended_at") is not None or final:
@@ -188,18 +218,25 @@ async def _follow(call: RequestContext, query: LogsQuery, job: JobRecord) -> Asy
         call.app.followers -= 1
 
 
-async def _more(call: RequestContext, attempt: AttemptRecord, stream: str, offset: int, final: bool) -> bytes:
-    """Read what came since. A host that does not answer may come back, or be given up by the cluster with its work.
+async def _more(
+    call: RequestContext, attempt: AttemptRecord, query: LogsQuery, offset: int, final: bool
+) -> tuple[bytes, int]:
+    """What came since that was asked for, and up to where. A host that does not answer may come back, or be given up by
+    the cluster with its work.
 
     Raises HostUnreachable and the like when the job is over, and what is left to tell lies there.
     """
     try:
-        piece, _ = await files_of(call, attempt).output(stream, offset, OUTPUT_BYTES, follow=True)
+        files = files_of(call, attempt)
+        if query.grep:
+            found = await files.matching(query.stream, offset, None, query.grep)
+            return found.data, found.end
+        piece, _ = await files.output(query.stream, offset, OUTPUT_BYTES, follow=True)
     except NOT_THERE:
         if final and attempt.get("state") != "lost":
             raise
-        return b""
-    return piece.data
+        return b"", offset
+    return piece.data, offset + len(piece.data)
 
 
 async def _refreshed(call: RequestContext, job: JobRecord) -> JobRecord:

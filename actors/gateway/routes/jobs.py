@@ -16,19 +16,22 @@ from actorgrid.actors.gateway.schemas.answers import (
     WaitQuery,
     WhyAnswer,
 )
-from actorgrid.actors.gateway.schemas.jobs import EditRequest, JobEdited
+from actorgrid.actors.gateway.schemas.jobs import EditRequest, JobEdited, JobRetried
 from actorgrid.actors.gateway.server.last_known import ON_A_HOST, cluster_known, last_known, marked
-from actorgrid.actors.gateway.server.rights import check_job, check_jobs
+from actorgrid.actors.gateway.server.rights import check_job, check_jobs, check_owner
 from actorgrid.actors.gateway.server.route import RequestContext, Route, RouteTable
 from actorgrid.actors.ledger.answers import SubmittedJob
-from actorgrid.actors.ledger.commands import EditJob
-from actorgrid.actors.links.messages import SpreadBlobs
+from actorgrid.actors.ledger.commands import EditJob, RetryJob
+from actorgrid.actors.ledger.record_checks import JOB_FILES
+from actorgrid.actors.ledger.record_types import JobRecord
+from actorgrid.actors.links.messages import FetchBlobs, SpreadBlobs
 from actorgrid.errors import (
     AdmissionRefused,
     BadRequest,
     CommandTooLarge,
     DependencyFailed,
     DiskFull,
+    NotFound,
     PythonMismatch,
     QueueFull,
     QuotaExceeded,
@@ -182,13 +185,60 @@ async def cancel_job(call: RequestContext) -> Any:
 
 @ROUTES.add("POST", "/api/jobs/{job_id}/edit", JobEdited, "jobs", request=EditRequest, errors=(UnknownJob, WrongState))
 async def post_edit(call: RequestContext) -> Any:
-    """Change the priority or the time limit of a job that waits."""
+    """Change the priority, the time limit or the deadline of a job that waits."""
     wanted = call.body_as(EditRequest)
     named = {name: getattr(wanted, name) for name in wanted.model_fields_set}
     if not named:
-        raise BadRequest("nothing is to be changed", hint="name priority, max_execution_time_s or both")
+        raise BadRequest("nothing is to be changed", hint="name priority, max_execution_time_s or deadline")
+    if {"deadline", "deadline_s"} <= named.keys():
+        raise BadRequest("deadline and deadline_s say the same thing twice", hint="give one of them")
+    if named.get("deadline") is not None:
+        named["deadline"] = named["deadline"].timestamp()
+    if "deadline_s" in named:
+        left_s = named.pop("deadline_s")
+        named["deadline"] = None if left_s is None else time() + left_s
     await check_job(call, call.part("job_id"))
     return await call.propose(EditJob(call.part("job_id"), by=call.caller, **named))
+
+
+@ROUTES.add(
+    "POST",
+    "/api/jobs/{job_id}/retry",
+    JobRetried,
+    "jobs",
+    errors=(UnknownJob, WrongState, QuotaExceeded, QueueFull, NotFound),
+)
+async def retry_job(call: RequestContext) -> Any:
+    """Queue a job again that has ended without success.
+
+    It stays the same job, with one more attempt. What succeeded, a graph, and what ended longer ago than the last 1,000
+    are refused.
+    """
+    job_id = call.part("job_id")
+    job = await call.ask("cluster_manager", GetJob(job_id, seen=call.seen), ANSWER_S)
+    check_owner(call, str(job["user_id"]), "job", job_id)
+    await _keep_files(call, job)
+    return await call.propose(RetryJob(job_id, by=call.caller))
+
+
+async def _keep_files(call: RequestContext, job: JobRecord) -> None:
+    """Have the files that a job names where they were when it was accepted. Raises NotFound where one is gone."""
+    digests = tuple(str(digest) for name in JOB_FILES if (digest := job.get(name)))
+
+    def missing() -> tuple[str, ...]:
+        return tuple(digest for digest in digests if not call.app.blobs.has(digest))
+
+    gone = await call.app.in_pool(missing)
+    if call.app.host.enrolment is not None and digests:
+        if gone:
+            await call.ask("links", FetchBlobs(gone), SPREAD_S)
+        await call.ask("links", SpreadBlobs(digests), SPREAD_S)
+    elif gone:
+        raise NotFound(
+            f"what job {job['job_id']} ran is not kept any more",
+            asked=gone[0],
+            hint="files are kept as long as a job that names them lives, and an hour after; submit it anew",
+        )
 
 
 @ROUTES.add("GET", "/api/jobs/{job_id}/why", WhyAnswer, "jobs", errors=(UnknownJob,))

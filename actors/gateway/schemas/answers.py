@@ -349,6 +349,13 @@ class LogsQuery(RequestBody):
     rank: int = Field(default=0, ge=0, le=255, description="of a gang: which member")
     offset: int = Field(default=0, ge=0, le=2**62, description="bytes to leave out at the start")
     follow: bool = Field(default=False, description="go on until the job is final (with attempt: until that one ended)")
+    since_s: float | None = Field(
+        default=None, ge=0, le=1e9, description="only what came in the last so many seconds, by the clock of its host"
+    )
+    tail: int | None = Field(default=None, ge=0, le=1_000_000, description="only the last so many lines")
+    grep: str = Field(
+        default="", max_length=1_000, description="only lines in which this regular expression (RE2's syntax) is found"
+    )
 
 
 class EventsQuery(RequestBody):

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
-from pydantic import Field
+from pydantic import AwareDatetime, Field
 
-from actorgrid.models import AnswerBody, RequestBody
+from actorgrid.models import AnswerBody, JobId, RequestBody
+
+WAITED_MAX = 1_000
+"""Jobs that one request waits for."""
 
 
 class EditRequest(RequestBody):
@@ -14,6 +17,12 @@ class EditRequest(RequestBody):
     max_execution_time_s: float | None = Field(
         default=None, gt=0, le=1e9, description="each attempt is stopped after this long; null: never"
     )
+    deadline: AwareDatetime | None = Field(
+        default=None, description="it is to be done by then: a time with its zone; null: whenever"
+    )
+    deadline_s: float | None = Field(
+        default=None, gt=0, le=1e9, description="it is to be done so many seconds from now; instead of deadline"
+    )
 
 
 class JobEdited(AnswerBody):
@@ -22,3 +31,33 @@ class JobEdited(AnswerBody):
     job_id: str
     priority: int
     max_execution_time_s: float | None
+    deadline: float | None = None
+
+
+class JobRetried(AnswerBody):
+    """A job that waits again. *attempts*: how many it has had."""
+
+    job_id: str
+    attempts: int
+
+
+class JobsWaitRequest(RequestBody):
+    """Which jobs to wait for, and how long."""
+
+    job_ids: list[JobId] = Field(min_length=1, max_length=WAITED_MAX)
+    any: bool = Field(default=False, description="until one of them has ended; else until all have")
+    wait_s: float = Field(default=0.0, ge=0, le=600, allow_inf_nan=False)
+
+
+class JobStateNow(AnswerBody):
+    """A job and its state."""
+
+    job_id: str
+    state: str
+
+
+class JobsWaited(AnswerBody):
+    """How they are now. *done*: what was waited for has come."""
+
+    jobs: list[JobStateNow]
+    done: bool

@@ -36,6 +36,8 @@ LIMITS_SINCE = 2
 """The version from which a host that submits says how many bytes may wait."""
 BEHIND_SINCE = 6
 """The version from which an attempt may stand behind another, and an end tells the start."""
+AGAIN_SINCE = 9
+"""The version from which jobs that have ended can be begun again, and a deadline can be changed."""
 _T = TypeVar("_T")
 
 
@@ -74,11 +76,21 @@ class CancelJob(Command):
 
 @verb("edit_job", Proposer.DOOR, since=3)
 class EditJob(Command):
-    """Change what a waiting job was submitted with: its priority, and how long each attempt may take."""
+    """Change what a waiting job was submitted with: its priority, how long each attempt may take, by when it is to be
+    done."""
 
     job_id: Text
     priority: Priority | Absent = ABSENT
     max_execution_time_s: Number | Absent | None = ABSENT
+    by: Text = ""
+    deadline: Annotated[Number, Since(AGAIN_SINCE)] | Absent | None = ABSENT
+
+
+@verb("retry_job", Proposer.DOOR, since=AGAIN_SINCE, new_work=True)
+class RetryJob(Command):
+    """Queue a job again that has ended without success: its next attempt is one more of the same job."""
+
+    job_id: Text
     by: Text = ""
 
 

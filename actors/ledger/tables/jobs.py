@@ -16,6 +16,7 @@ from .dependencies import Dependencies
 from .job_table import JobTable
 from .waiting_bytes import WaitingBytes
 
+LIVE_JOBS_MAX = 1_000_000
 ENDED_MAX = 1_000
 REMEMBERED_MAX = 100_000
 
@@ -116,6 +117,13 @@ class Jobs:
         """Begin a graph anew that has ended and is kept. Gives its record."""
         del self._kept_graphs[job_id]
         return self.change(job_id, state, ended_at=None, error=None, **fields)
+
+    def requeue(self, job_id: str, **fields: Any) -> JobRecord:
+        """Let a job wait again that has ended and is kept. Gives its record."""
+        del self._ended[job_id]
+        job = self.change(job_id, QUEUED, ended_at=None, error=None, cancel_requested=False, **fields)
+        self._await_dependencies(job)
+        return job
 
     def change(self, job_id: str, state: str | None = None, **fields: Any) -> JobRecord:
         """Replace the job's record by one with these fields and that state; records read before stay unchanged."""

@@ -1,0 +1,133 @@
+"""What a client asks about jobs: which there are, what they wrote; have them changed, begun again, waited for."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Iterator
+from typing import TYPE_CHECKING, Any
+
+from actorgrid.errors import BadRequest, HostUnreachable
+
+from .http import AdminHttp, segment
+from .output_cursor import OutputCursor
+
+if TYPE_CHECKING:
+    from datetime import datetime
+
+FINAL_STATES = frozenset({"succeeded", "failed", "cancelled", "lost"})
+WAIT_STEP_S = 20.0
+PATIENCE_S = 30.0
+
+
+class JobCalls:
+    """Part of :class:`Client`."""
+
+    http: AdminHttp
+    _closed: bool
+
+    def edit(self, /, job_id: str, **changed: Any) -> dict[str, Any]:
+        """Change a job that waits: ``priority`` (0 to 100), ``max_execution_time_s`` (``None``: no limit), ``deadline``
+        (seconds from now, a datetime with its zone, or ``None``).
+
+        Gives what it has now. Raises WrongState for a job that has been placed already, UnknownJob, BadRequest.
+        """
+        deadline: float | datetime | None = changed.get("deadline")
+        if isinstance(deadline, (int, float)):
+            changed["deadline_s"] = changed.pop("deadline")
+        elif deadline is not None and hasattr(deadline, "isoformat"):
+            changed["deadline"] = deadline.isoformat()
+        answer: dict[str, Any] = self.http.post(f"/api/jobs/{segment(job_id)}/edit", changed, repeat=True)
+        return answer
+
+    def retry(self, job_id: str) -> dict[str, Any]:
+        """Have a job wait again that has ended without success: the same job, with one more attempt.
+
+        ``{"job_id", "attempts"}``: how many it has had. Raises WrongState for one that succeeded, has not ended, is a
+        graph or ended too long ago, UnknownJob, NotFound where the files that it names are kept no more.
+        """
+        answer: dict[str, Any] = self.http.post(f"/api/jobs/{segment(job_id)}/retry")
+        return answer
+
+    def wait_all(self, job_ids: Iterable[str], timeout: float | None = None) -> dict[str, str]:
+        """The state of each of these jobs (at most 1,000) once all have ended. Raises TimeoutError, UnknownJob."""
+        return self._wait(list(job_ids), False, timeout)
+
+    def wait_any(self, job_ids: Iterable[str], timeout: float | None = None) -> dict[str, str]:
+        """The state of each of these jobs (at most 1,000) once one has ended. Raises TimeoutError, UnknownJob."""
+        return self._wait(list(job_ids), True, timeout)
+
+    def _wait(self, job_ids: list[str], any_one: bool, timeout: float | None) -> dict[str, str]:
+        answer = wait_for(self.http, job_ids, any_one, timeout)
+        if not answer["done"]:
+            raise TimeoutError(f"not {'one' if any_one else 'all'} of {len(job_ids)} jobs ended in {timeout} s")
+        return {job["job_id"]: job["state"] for job in answer["jobs"]}
+
+    def jobs(
+        self, state: str | Iterable[str] | None = None, limit: int = 100, before: float | None = None
+    ) -> list[dict[str, Any]]:
+        """Jobs, newest first; fields of models.Job. *state*: one or several of the JobState words."""
+        states = state if state is None or isinstance(state, str) else ",".join(state)
+        jobs: list[dict[str, Any]] = self.http.get("/api/jobs", state=states, limit=limit, before=before)["jobs"]
+        return jobs
+
+    def logs(
+        self,
+        job_id: str,
+        stream: str = "stdout",
+        *,
+        follow: bool = False,
+        attempt: int | None = None,
+        offset: int = 0,
+        rank: int = 0,
+        since_s: float | None = None,
+        tail: int | None = None,
+        grep: str = "",
+    ) -> Iterator[bytes]:
+        """Output of a job's latest attempt (or of *attempt*), piece by piece; *follow*: until the job is final.
+
+        Of a gang it is that of the member of *rank*. Chosen where it lies: *since_s*, what came in the last so many
+        seconds; *tail*, the last lines; *grep*, the lines with that regular expression (RE2's) in them.
+
+        Survives a restart of the door. Raises UnknownJob, ResultGone, BadRequest for a pattern that is none.
+        """
+        path = f"/api/jobs/{segment(job_id)}/logs"
+        place = OutputCursor({"since_s": since_s, "tail": tail, "grep": grep or None}, offset or None)
+        while True:
+            asked = {"stream": stream, "attempt": attempt, "follow": follow or None, **place.query()}
+            if rank:
+                asked["rank"] = rank
+            try:
+                with self.http.stream(path, **asked) as response:
+                    before = place.answered(response.headers.get("X-Offset"))
+                    while piece := response.read1(65536):
+                        new, before = piece[before:], max(0, before - len(piece))
+                        place.delivered += len(new)
+                        if new:
+                            yield new
+                return
+            except BadRequest:  # which is a ValueError too
+                raise
+            except (OSError, ValueError, AttributeError) as error:  # what http.client raises when it breaks off
+                if self._closed or not follow:
+                    raise HostUnreachable("the output broke off", asked=path) from error
+
+
+def wait_for(http: AdminHttp, job_ids: list[str], any_one: bool, timeout: float | None) -> dict[str, Any]:
+    """``{"jobs": [{"job_id", "state"}], "done"}`` once all of these jobs have ended (or *any_one* of them), or the time
+    is over. Goes on through a restart of the door. Raises UnknownJob, HostUnreachable."""
+    until = None if timeout is None else time.monotonic() + timeout
+    unreachable_since: float | None = None
+    while True:
+        left_s = WAIT_STEP_S if until is None else max(0.0, min(WAIT_STEP_S, until - time.monotonic()))
+        asked = {"job_ids": job_ids, "any": any_one, "wait_s": left_s}
+        try:
+            answer: dict[str, Any] = http.post("/api/jobs/wait", asked, repeat=True, timeout_s=left_s + 30.0)
+            unreachable_since = None
+            if answer["done"] or (until is not None and time.monotonic() >= until):
+                return answer
+        except HostUnreachable:  # the agent restarts: the jobs are still there afterwards
+            now = time.monotonic()
+            unreachable_since = unreachable_since or now
+            if http.closed or now - unreachable_since > PATIENCE_S:
+                raise
+            time.sleep(0.25)

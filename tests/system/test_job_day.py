@@ -1,0 +1,51 @@
+"""A day with jobs on a real host: waited for, read by time and pattern, begun again."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from actorgrid.errors import BadRequest, WrongState
+from tests.processes import until
+from tests.system.agent import Agent
+
+
+def test_a_failed_job_is_read_and_begun_again_and_waited_for(make_agent: Callable[..., Agent], tmp_path: Path) -> None:
+    agent = make_agent(gpus="simulated:1xH100-80GB").start()
+    client = agent.client()
+    ready, go, last = tmp_path / "ready", tmp_path / "go", tmp_path / "last"
+    steps = ((go, "new"), (last, "last"))
+    line = f"seq 1 20000; echo loss 0.5 >&2; test -e {ready}"
+    job_id = str(client.submit_job(command=["sh", "-c", line], cpus=0.1)["job_id"])
+    slow = "echo old; " + "".join(f"until test -e {file}; do sleep 0.02; done; echo {word}; " for file, word in steps)
+    slow_id = str(client.submit_job(command=["sh", "-c", slow], cpus=0.1)["job_id"])
+    until(lambda: b"old" in b"".join(client.logs(slow_id)), "the slow one has begun")
+    noted = time.time()
+    assert client.wait_any([job_id, slow_id], timeout=60)[job_id] == "failed"
+    with pytest.raises(TimeoutError):
+        client.wait_all([job_id, slow_id], timeout=0.1)
+    assert b"".join(client.logs(job_id, grep="^1999[0-9]$", tail=2)) == b"19998\n19999\n"
+    assert b"".join(client.logs(job_id, tail=1)) == b"20000\n"
+    assert b"".join(client.logs(job_id, "stderr", since_s=600, grep="loss")) == b"loss 0.5\n"
+    with pytest.raises(BadRequest, match="no regular expression"):
+        next(client.logs(job_id, grep="("), b"")
+
+    ready.touch()
+    assert client.retry(job_id) == {"job_id": job_id, "attempts": 1}
+    job = client.wait(job_id, 60)
+    assert (job["state"], [each["state"] for each in job["attempts"]]) == ("succeeded", ["failed", "succeeded"])
+    with pytest.raises(WrongState, match="has succeeded"):
+        client.retry(job_id)
+
+    until(lambda: time.time() > noted + 1.1, "what comes now has a time of its own")
+    go.touch()
+    until(lambda: b"new" in b"".join(client.logs(slow_id)), "the slow one has gone on")
+    assert b"".join(client.logs(slow_id, since_s=time.time() - noted - 1.0)) == b"new\n"
+    followed = client.logs(slow_id, follow=True, tail=1, grep="new|last")
+    assert next(followed) == b"new\n"
+    last.touch()
+    assert b"".join(followed) == b"last\n"
+    assert client.wait_all([job_id, slow_id], timeout=60) == {job_id: "succeeded", slow_id: "succeeded"}
