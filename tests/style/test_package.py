@@ -21,7 +21,7 @@ from .test_house import FOLDERS, PROJECT, ROOT, distribution
 BROUGHT_BY_USERS = {"torch"}
 STARTED = {"uv"}  # programs that come as distributions: nothing of theirs is imported
 # A distribution's modules, where the name alone does not say.
-MODULES = {"pyyaml": "yaml", "python-dotenv": "dotenv", "nvidia-ml-py": "pynvml", "pillow": "PIL"}
+MODULES = {"pyyaml": "yaml", "python-dotenv": "dotenv", "nvidia-ml-py": "pynvml", "pillow": "PIL", "google-re2": "re2"}
 
 
 def imported(source: str) -> set[str]:
