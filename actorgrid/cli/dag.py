@@ -8,26 +8,27 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from .call import CommandContext, host_command, host_options
+from .dag_pictures import picture, timeline
 from .dag_show import show
+from .planned_graph import graph_of_file, host_for
 from .show import size, table
 
 if TYPE_CHECKING:
-    from actorgrid.dag.hosts import HostCapacity
     from actorgrid.dag.model import Graph
     from actorgrid.dag.plan import GraphPlan
 
 PROCESSORS_MAX = 10_000
-GPU_MEMORY_MIB = 80 * 1024
 
 
 @click.group()
 @host_options
 @click.pass_context
 def command(ctx: click.Context) -> None:
-    """Plan graphs of steps (DAGs), look at them."""
+    """Plan graphs of steps (DAGs), look at them, draw them."""
 
 
-command.add_command(show)
+for each in (show, picture, timeline):
+    command.add_command(each)
 
 
 def _counts(_ctx: click.Context, _param: click.Parameter, text: str) -> list[int]:
@@ -69,7 +70,7 @@ def plan(
     graph = graph_of_file(file)
     found: list[tuple[int, str, GraphPlan]] = []
     for count in counts:
-        hosts = [_host(graph, number + 1, gpus) for number in range(count)]
+        hosts = [host_for(graph, number + 1, gpus) for number in range(count)]
         for name in BUILT_IN if strategy == "all" else (strategy,):
             found.append((count, name, plan_graph(graph, hosts, name, bandwidth=float(speed))))
     if call.json:
@@ -89,27 +90,6 @@ def plan(
 
     last = found[-1]
     say(f"hangs on: {shown_path([graph.steps[step].id for step in last[2].critical_path])}")
-
-
-def graph_of_file(file: Path) -> Graph:
-    """The graph in a file, in any form that is read. Raises InvalidGraph."""
-    from actorgrid.dag import wfcommons
-    from actorgrid.dag.graph_documents import read_graph_file, request_of
-
-    document = read_graph_file(file)
-    if wfcommons.is_wfcommons(document):
-        return wfcommons.graph_of(document)
-    return request_of(document).to_graph()
-
-
-def _host(graph: Graph, number: int, gpus: int) -> HostCapacity:
-    """A host for planning: as many CPUs as the step has that needs most of them, and for each GPU as many again."""
-    from actorgrid.dag.hosts import HostCapacity
-
-    most = max(1000, *(step.cost.demand.cpu_milli for step in graph.steps))
-    models = sorted({model for step in graph.steps for model in step.cost.demand.gpu_models})
-    devices = tuple((models[0] if models else "", GPU_MEMORY_MIB) for _ in range(gpus))
-    return HostCapacity(f"host-{number}", most * max(1, gpus), gpus=devices)
 
 
 def _row(count: int, name: str, plan: GraphPlan) -> list[str]:

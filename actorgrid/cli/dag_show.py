@@ -43,25 +43,37 @@ def show(call: CommandContext, graph_id: str, states: tuple[str, ...], limit: in
     if watch:
         _watch(call, job["job_id"], states, limit)
         return
-    graph = _graph(call, job["job_id"])
-    steps = _steps(call, job["job_id"], states)
+    graph = get_graph(call, job["job_id"])
+    steps = get_steps(call, job["job_id"], states)
     if call.json:
-        call.document({**graph, "steps": steps[:limit]})
+        objectives = get_objectives(call, job["job_id"])
+        call.document({**graph, "objectives": objectives, "steps": steps[:limit]})
         return
     say(_headline(graph))
-    table(COLUMNS, _rows(steps[:limit], _running(call, job["job_id"])), "no such steps", SPARE)
+    say_objectives(get_objectives(call, job["job_id"]))
+    table(COLUMNS, _rows(steps[:limit], running_jobs(call, job["job_id"])), "no such steps", SPARE)
     if len(steps) > limit:
         say(f"(the first {limit} of {len(steps):,}; --limit lists more, --state fewer)")
 
 
-def _graph(call: CommandContext, graph_id: str) -> dict[str, Any]:
+def get_graph(call: CommandContext, graph_id: str) -> dict[str, Any]:
+    """A graph, as its door tells of it."""
     from actorgrid.client.http import segment
 
     found: dict[str, Any] = call.http.get(f"/api/graphs/{segment(graph_id)}")
     return found
 
 
-def _steps(call: CommandContext, graph_id: str, states: tuple[str, ...]) -> list[dict[str, Any]]:
+def get_objectives(call: CommandContext, graph_id: str) -> dict[str, Any]:
+    """What a graph is judged by, measured and planned."""
+    from actorgrid.client.http import segment
+
+    found: dict[str, Any] = call.http.get(f"/api/graphs/{segment(graph_id)}/objectives")
+    return found
+
+
+def get_steps(call: CommandContext, graph_id: str, states: tuple[str, ...]) -> list[dict[str, Any]]:
+    """All its steps that are in one of these states (none named: in any)."""
     from actorgrid.client.http import segment
 
     found: list[dict[str, Any]] = []
@@ -75,7 +87,7 @@ def _steps(call: CommandContext, graph_id: str, states: tuple[str, ...]) -> list
     return found
 
 
-def _running(call: CommandContext, graph_id: str) -> dict[str, dict[str, Any]]:
+def running_jobs(call: CommandContext, graph_id: str) -> dict[str, dict[str, Any]]:
     """The jobs that run steps of the graph now, or wait to."""
     live = "queued,placed,running"
     jobs = call.http.get("/api/jobs", prefix=f"{graph_id}.", state=live, limit=JOBS)["jobs"]
@@ -91,6 +103,24 @@ def _headline(graph: dict[str, Any]) -> str:
     text += f", {counts}" if counts else ", which are known no more"
     error = job.get("error")
     return text + (f"\n{error['message']}: {error.get('found', '')}".rstrip(": ") if error else "")
+
+
+def say_objectives(objectives: dict[str, Any]) -> None:
+    """Print what came of a graph beside what was planned; nothing before a step has ended."""
+    if not objectives["measured"]["steps"]:
+        return
+    rows = []
+    for name in ("measured", "planned"):
+        each = objectives[name]
+        if each is None:
+            continue
+        fragmented = "-" if each["fragmented"] is None else f"{each['fragmented']:.1%}"
+        took, moved = f"{each['makespan_s']:.3g} s", size(each["bytes_moved"])
+        rows.append([name, took, f"{each['steps_per_s']:.3g}", moved, fragmented, f"{each['cost']:.3g}"])
+    table(["", "TAKES>", "STEPS/S>", "BETWEEN HOSTS>", "FRAGMENTED>", "COST>"], rows, "", ["COST>"])
+    unknown = objectives["without_estimate"]
+    if objectives["planned"] is not None and unknown:
+        say(f"(the plan counts {unknown:,} steps with 0.5 s, as nobody said how long they take)")
 
 
 def _rows(steps: list[dict[str, Any]], jobs: dict[str, dict[str, Any]]) -> list[list[str]]:
@@ -141,12 +171,12 @@ def _watch(call: CommandContext, graph_id: str, states: tuple[str, ...], limit: 
     seen: dict[int, tuple[str, int]] = {}
     first = True
     while True:
-        graph = _graph(call, graph_id)
+        graph = get_graph(call, graph_id)
         over = graph["job"]["state"] in FINAL
         if drawing:
             _draw(call, graph, graph_id, states or ("released", "failed"), limit)
         else:
-            for step in _steps(call, graph_id, states):
+            for step in get_steps(call, graph_id, states):
                 now = (step["state"], step["run"])
                 if seen.get(step["number"]) != now and not (first and step["state"] == "waiting"):
                     call.answer(step, f"{step['id']} {step['state']} {_note(step)}".rstrip())
@@ -161,8 +191,8 @@ def _watch(call: CommandContext, graph_id: str, states: tuple[str, ...], limit: 
 
 def _draw(call: CommandContext, graph: dict[str, Any], graph_id: str, states: tuple[str, ...], limit: int) -> None:
     room = min(limit, max(1, shutil.get_terminal_size().lines - LINES_OF_FRAME))
-    steps = _steps(call, graph_id, states)
-    rows = _rows(steps, _running(call, graph_id))
+    steps = get_steps(call, graph_id, states)
+    rows = _rows(steps, running_jobs(call, graph_id))
     rows.sort(key=lambda row: DRAWN.index(row[1]) if row[1] in DRAWN else len(DRAWN))
     lines = lined_up(COLUMNS, rows[:room], terminal_width(), SPARE) if rows else []
     more = [f"and {len(rows) - room} more"] if len(rows) > room else []

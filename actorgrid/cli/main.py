@@ -44,7 +44,7 @@ COMMANDS: dict[str, dict[str, tuple[str, str]]] = {
     "Work": {
         "run": ("run:command", "Run a command as a job; its output and exit status are yours."),
         "submit": ("submit:command", "Queue a Python file as a job, or the graph of steps in a file."),
-        "dag": ("dag:command", "Plan graphs of steps (DAGs), look at them."),
+        "dag": ("dag:command", "Plan graphs of steps (DAGs), look at them, draw them."),
         "ps": ("jobs:ps", "List jobs."),
         "logs": ("logs:command", "Print a job's output."),
         "get": ("get:command", "Fetch files that a job kept (run --out, submit --out)."),

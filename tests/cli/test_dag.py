@@ -50,6 +50,24 @@ def test_a_workflow_of_wfcommons_is_planned(alone: Invoke) -> None:
     assert plan["makespan_s"] < 35.5
 
 
+def test_a_file_is_drawn_as_it_is_and_as_it_is_planned(alone: Invoke, graph: Path, tmp_path: Path) -> None:
+    done = alone("dag", "picture", str(graph), "-o", str(tmp_path / "g.svg"))
+    assert done.exit_code == 0, done.output
+    assert "g.svg: 3 planned" in done.stdout
+    assert "about 4 s" in (tmp_path / "g.svg").read_text()
+    words = ("-o", "-", "--processors", "2", "--perfetto", str(tmp_path / "trace.json"))
+    done = alone("dag", "timeline", str(graph), *words)
+    assert done.stdout.startswith("<svg")
+    assert "takes 7 s" in done.stdout
+    assert len(json.loads((tmp_path / "trace.json").read_text())["traceEvents"]) > 3
+    refused = alone("dag", "picture", "no/such.yaml")
+    assert refused.exit_code == 2
+    assert "there is no file no/such.yaml" in refused.stderr
+    refused = alone("dag", "picture", str(graph), "-o", str(tmp_path / "no" / "g.svg"))
+    assert refused.exit_code != 0
+    assert "No such file" in refused.stderr
+
+
 @pytest.mark.parametrize(
     ("words", "said"),
     [

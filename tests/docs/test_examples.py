@@ -121,7 +121,10 @@ def test_a_shell_block_runs(block: Block, host: Path, tmp_path: Path) -> None:
     stand_in = tmp_path / "nvidia-smi"  # for machines without the vendor's own
     stand_in.write_text("#!/bin/sh\necho GPU 0\n", encoding="utf-8")
     stand_in.chmod(0o755)
+    (tmp_path / "graph.yaml").write_text("steps: [{id: a, command: 'true'}, {id: b, command: 'true', after: [a]}]\n")
     waiting = actorgrid(host, "run", "--detach", "--", "sh", "-c", "echo out; sleep 1", cwd=tmp_path).stdout.strip()
+    graph = actorgrid(host, "submit", "graph.yaml", cwd=tmp_path).stdout.strip() if "GRAPH" in block.text else ""
+    stands_for = {"JOB": waiting, "GRAPH": graph, "nvidia-smi": str(stand_in)}
     for line in block.text.splitlines():
         words = shlex.split(line, comments=True)
         if not words:
@@ -130,7 +133,7 @@ def test_a_shell_block_runs(block: Block, host: Path, tmp_path: Path) -> None:
         if words[1] in NEVER_ENDS:
             assert words[1] in cli.list_commands(click.Context(cli))
             continue
-        words = [{"JOB": waiting, "nvidia-smi": str(stand_in)}.get(word, word) for word in words[1:]]
+        words = [stands_for.get(word, word) for word in words[1:]]
         done = actorgrid(host, *words, cwd=tmp_path)
         assert done.returncode == 0, f"{block}: {line}: {done.stdout}{done.stderr}"
 

@@ -339,9 +339,20 @@ def test_options_that_a_file_says_are_refused(shared_agent: Agent, tmp_path: Pat
     assert "clean" in refused.stderr
 
 
-def test_a_traced_workflow_runs(shared_agent: Agent) -> None:
+def test_a_traced_workflow_runs_and_is_drawn(shared_agent: Agent, tmp_path: Path) -> None:
     workflow = HERE.parent.parent / "dag" / "workflows" / "epigenomics-chameleon-hep-1seq-100k-001.json"
     scale = ("--time-scale", "0.002", "--bytes-scale", "0.01")
     graph_id = shared_agent.cli("submit", str(workflow), *scale).stdout.strip()
     watched = shared_agent.cli("dag", "show", "--watch", graph_id, timeout_s=WAIT_S).stdout
     assert watched.splitlines()[-1].endswith("41 steps, 41 succeeded")
+    shown = shared_agent.cli_json("dag", "show", graph_id)["objectives"]
+    assert shown["measured"]["steps"] == 41
+    assert shown["measured"]["bytes_moved"] == 0, "there is one host"
+    assert 0 < shown["planned"]["makespan_s"] <= shown["measured"]["makespan_s"]
+    assert "measured" in shared_agent.cli("dag", "show", graph_id).stdout
+    picture, chart, trace = tmp_path / "graph.svg", tmp_path / "timeline.svg", tmp_path / "trace.json"
+    assert "41 succeeded" in shared_agent.cli("dag", "picture", graph_id, "-o", str(picture)).stdout
+    assert picture.read_text().count("succeeded</title>") + picture.read_text().count("succeeded ·") >= 41
+    shared_agent.cli("dag", "timeline", graph_id, "-o", str(chart), "--perfetto", str(trace))
+    assert "Critical path" in chart.read_text()
+    assert sum(each["ph"] == "X" for each in json.loads(trace.read_text())["traceEvents"]) == 41

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import AsyncGenerator
 from time import time
 from typing import Any, cast
@@ -11,6 +12,7 @@ from aiohttp import web
 from actorgrid.actors.cluster.explain.graphs import step_states
 from actorgrid.actors.cluster.messages import AcceptGraph, AskGraph
 from actorgrid.actors.gateway.attempt_files import AttemptFiles, files_of
+from actorgrid.actors.gateway.graph_objectives import objectives_of
 from actorgrid.actors.gateway.job_requests import check_env, check_python
 from actorgrid.actors.gateway.schemas.graphs import (
     GraphAccepted,
@@ -18,6 +20,7 @@ from actorgrid.actors.gateway.schemas.graphs import (
     GraphFileAnswer,
     GraphFileRequest,
     GraphRetried,
+    ObjectivesAnswer,
     StepsAnswer,
     StepsQuery,
 )
@@ -62,6 +65,7 @@ ROUTES = RouteTable(Route)
 COMMIT_TIMEOUT_S = 45.0
 SPREAD_S = 60.0
 ANSWER_S = 10.0
+RECORDS_PAGE = 5_000
 DEMANDS_MAX = 256
 """Different demands of a graph that are asked about before it is accepted; the others wait if nobody can serve them."""
 _REFUSALS = (
@@ -184,6 +188,19 @@ async def get_steps(call: RequestContext) -> Any:
     }
 
 
+@ROUTES.add("GET", "/api/graphs/{graph_id}/objectives", ObjectivesAnswer, "graphs", errors=(UnknownJob, ResultGone))
+async def get_objectives(call: RequestContext) -> Any:
+    """Throughput, traffic between hosts, fragmentation and cost of a graph: as measured, and as planned."""
+    job = (await _graph(call))["job"]
+    spec = await call.app.graph_files.spec(call, job["graph"])
+    records: dict[int, StepRecord] = {}
+    for first in range(0, len(spec.graph), RECORDS_PAGE):
+        records |= await _records(call, job, first, RECORDS_PAGE)
+    return await call.app.in_pool(
+        functools.partial(objectives_of, spec, job["graph"]["strategy"], records, dict(call.app.ledger.hosts))
+    )
+
+
 @ROUTES.add(
     "GET",
     "/api/graphs/{graph_id}/steps/{step}/result",
@@ -264,6 +281,8 @@ def step_view(spec: GraphSpec, number: int, record: StepRecord) -> dict[str, Any
         "inputs": [each.step for each in step.inputs],
         "after": list(step.after),
         "when": [each.step for each in step.when],
+        "producers": list(spec.graph.producers[number]),
+        "expected_s": step.runtime_s,
         **seen,
     }
 

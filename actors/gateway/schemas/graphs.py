@@ -64,6 +64,8 @@ class StepAnswer(AnswerBody):
     inputs: list[str] = []
     after: list[str] = []
     when: list[str] = Field(default=[], description="steps whose words decide whether it runs")
+    producers: list[int] = Field(default=[], description="numbers of the steps that must have ended well before it")
+    expected_s: float | None = Field(default=None, description="how long it was said to take")
     run: int = 0
     failures: int = 0
     job_id: str = ""
@@ -84,6 +86,27 @@ class StepsAnswer(AnswerBody):
     steps: list[StepAnswer]
     total: int
     next: int | None
+
+
+class ObjectivesPart(AnswerBody):
+    """What a graph is judged by."""
+
+    steps: int = Field(description="that have ended well; of a plan: all")
+    makespan_s: float = Field(description="from the first start to the last end")
+    steps_per_s: float
+    bytes_moved: int = Field(description="what crossed from host to host, each result to each host once")
+    fragmented: float | None = Field(
+        description="the part of all GPU time that was free on devices of which another part was taken; null: no GPUs"
+    )
+    cost: float = Field(description="in the unit of the hosts' prices")
+
+
+class ObjectivesAnswer(AnswerBody):
+    """What came of a graph, and what its plan on the hosts that are up now says."""
+
+    measured: ObjectivesPart
+    planned: ObjectivesPart | None = Field(description="null: too many steps, or no host could serve one of them")
+    without_estimate: int = Field(description="steps that the plan counts with 0.5 s")
 
 
 class GraphRetried(AnswerBody):
