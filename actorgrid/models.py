@@ -26,6 +26,7 @@ from pydantic import (
 
 from actorgrid.amounts import unclear_memory
 from actorgrid.container_models import ContainerRequest
+from actorgrid.labels import LABEL_CHARS_MAX, LABELS_MAX, LABELS_TEXT, checked_labels
 from actorgrid.output_paths import OUTPUT_PATH_BYTES_MAX, OUTPUTS_MAX, checked
 from actorgrid.sizes import (
     ANNOTATION_BYTES_MAX,
@@ -84,6 +85,7 @@ ExecText = Annotated[str, Field(json_schema_extra={"maxLength": ARGUMENT_BYTES_M
 OutputPath = Annotated[str, Field(max_length=OUTPUT_PATH_BYTES_MAX), AfterValidator(checked)]
 Name = Annotated[str, Field(max_length=NAME_MAX)]
 Annotations = Annotated[dict[str, Annotated[str, Field(max_length=ANNOTATION_BYTES_MAX)]], AfterValidator(_short_notes)]
+Labels = Annotated[dict[str, Annotated[str, Field(max_length=LABEL_CHARS_MAX)]], AfterValidator(checked_labels)]
 JobId = Annotated[str, Field(max_length=64)]
 Token = tuple[Annotated[int, Field(ge=0, le=WHOLE_MAX)], Annotated[int, Field(ge=0, le=WHOLE_MAX)]]
 
@@ -329,10 +331,9 @@ class TaskRequest(Resources):
         description="files and folders, relative to its directory, that its host keeps when an attempt ends",
     )
     annotations: Annotations = Field(
-        default_factory=dict,
-        max_length=ANNOTATIONS_MAX,
-        description="what the submitter notes about it, 4,096 bytes in all; nothing is decided by it",
+        default_factory=dict, max_length=ANNOTATIONS_MAX, description="what the submitter notes about it, 4,096 bytes"
     )
+    labels: Labels = Field(default_factory=dict, max_length=LABELS_MAX, description=LABELS_TEXT)
     created_at: datetime = Field(default_factory=utc_now)
 
     @model_validator(mode="after")
@@ -352,7 +353,7 @@ class TaskRequest(Resources):
         return self
 
 
-DESCRIPTIVE = ("name", "annotations")
+DESCRIPTIVE = ("name", "annotations", "labels")
 """Fields of a job that say what it is to whoever reads it, and decide nothing: shown where the job is explained."""
 
 
@@ -477,6 +478,7 @@ class Job(AnswerBody):
     preemptions: int = 0
     depends_on: list[str] = []
     annotations: dict[str, Any] = {}
+    labels: dict[str, Any] = {}
     environment: str | None = None
     outputs: list[str] = []
     error: dict[str, Any] | None = None

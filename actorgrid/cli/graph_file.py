@@ -30,6 +30,7 @@ OF_A_GRAPH = frozenset(
         "packages",
         "python",
         "annotations",
+        "labels",
         "strategy",
         "time_scale",
         "bytes_scale",
@@ -113,7 +114,7 @@ def _submit_workflow(call: CommandContext, document: dict[str, Any], options: di
         time_scale=options["time_scale"],
         bytes_scale=options["bytes_scale"],
         busy=options["busy"],
-        **{name: said[name] for name in ("strategy", "priority", "annotations") if name in said},
+        **{name: said[name] for name in ("strategy", "priority", "annotations", "labels") if name in said},
     )
     return submit(call.http, dag)
 
@@ -121,7 +122,7 @@ def _submit_workflow(call: CommandContext, document: dict[str, Any], options: di
 def _said(options: dict[str, Any]) -> dict[str, Any]:
     """What was said of the graph as a whole beside its file, which it goes before."""
     ctx = click.get_current_context()
-    names = ("name", "priority", "max_isolation_s", "annotations", "strategy")
+    names = ("name", "priority", "max_isolation_s", "annotations", "labels", "strategy")
     said = {
         name: options[name]
         for name in names

@@ -9,8 +9,10 @@ import click
 
 from . import candidates
 from .call import CommandContext, host_command
+from .label_option import labels_option
 from .printing import say
 from .show import ago, coloured, last_known, lined_up, on_terminal, share, size, span, table, terminal_width
+from .times import seconds_above_zero
 
 STATES = ["queued", "placed", "running", "succeeded", "failed", "cancelled", "lost"]
 LIVE = ["queued", "placed", "running"]
@@ -24,6 +26,11 @@ PAGE = 1_000
 @click.command()
 @click.option("-a", "--all", "every", is_flag=True, help="Ended jobs too.")
 @click.option("--state", "states", multiple=True, type=click.Choice(STATES), help="Only these; may be repeated.")
+@click.option("--label", "labels", multiple=True, callback=labels_option, metavar="K=V", help="Only with this label.")
+@click.option("--name", default="", metavar="TEXT", help="Only with this in their names.")
+@click.option("--user", default="", metavar="USER", help="Only this user's.")
+@click.option("--host", "on", default="", metavar="HOST", help="Only those that ran on this host.")
+@click.option("--since", callback=seconds_above_zero, metavar="TIME", help="Only those submitted in the last 30m, 2h.")
 @click.option("--limit", type=click.IntRange(1), default=100, show_default=True, help="List at most so many.")
 @click.option(
     "--after", metavar="JOB", shell_complete=candidates.jobs, help="Go on after that one, the last of the page before."
@@ -35,6 +42,11 @@ def ps(
     call: CommandContext,
     every: bool,
     states: tuple[str, ...],
+    labels: dict[str, str] | None,
+    name: str,
+    user: str,
+    on: str,
+    since: float | None,
     limit: int,
     after: str | None,
     sessions: bool,
@@ -42,54 +54,84 @@ def ps(
 ) -> None:
     """List jobs.
 
-    Waiting and running ones, newest first; --all adds those that ended. Where there are more than are listed, the last
-    line says how to go on (with --json: "next" is the job to name with --after). With --watch on a terminal the list is
-    redrawn; elsewhere each change is a line (with --json: a document a line).
+    Waiting and running ones, newest first; --all adds those that ended. What is not asked for stays on the host. Where
+    there are more than are listed, the last line says how to go on (with --json: "next" is the job to name with
+    --after). With --watch on a terminal the list is redrawn; elsewhere each change is a line (with --json: a document a
+    line).
     """
     if sessions:
         from .session_leases import show_leases
 
-        if watch or every or states or after is not None:
-            raise click.UsageError("--sessions lists what is held now: leave --all, --state, --after and --watch out")
+        if watch or every or states or after is not None or labels or name or user or on or since:
+            raise click.UsageError("--sessions lists what is held now: leave out --watch and what chooses among jobs")
         show_leases(call)
         return
     wanted = list(states) or (STATES if every else LIVE)
+    part = _part(call, labels, name, user, on, since)
     if watch:
         if after is not None:
             raise click.UsageError("--watch shows the newest jobs: leave --after out")
-        _watch(call, wanted, min(limit, PAGE), strict=bool(states))
+        _watch(call, wanted, min(limit, PAGE), part, strict=bool(states))
         return
-    answer = _list(call, wanted, limit, after)
+    answer = _list(call, wanted, limit, after, part)
     if call.json:
         call.document(answer)
         return
     rows = _rows(answer["jobs"], _host_names(call, answer["jobs"]))
     last_known(answer)
     empty = "no jobs" if every or states else "no jobs wait or run; actorgrid ps --all shows ended ones"
+    if part:
+        empty = "no such jobs" if every or states else "no such jobs wait or run; with --all, ended ones too"
     table(COLUMNS, rows, empty, SPARE)
     if answer.get("total", 0) > len(rows) > 0:
-        say(_more(answer, len(rows), every, states, after))
+        again = ["--all"][: int(every)] + [f"--state {state}" for state in states] + _said(labels, name, user, on)
+        say(_more(answer, len(rows), again, after))
 
 
-def _more(answer: dict[str, Any], shown: int, every: bool, states: tuple[str, ...], after: str | None) -> str:
+def _part(
+    call: CommandContext, labels: dict[str, str] | None, name: str, user: str, on: str, since: float | None
+) -> dict[str, Any]:
+    """What chooses among the jobs of some states, as the query has it."""
+    asked: dict[str, Any] = {"name": name, "user": user, "since_s": since}
+    if labels:
+        asked["label"] = ",".join(f"{key}={value}" for key, value in labels.items())
+    if on:
+        from .host_names import find_host
+
+        asked["host"] = find_host(call.http.get("/api/hosts")["hosts"], on)["node_id"]
+    return {key: value for key, value in asked.items() if value not in (None, "")}
+
+
+def _said(labels: dict[str, str] | None, name: str, user: str, on: str) -> list[str]:
+    """The options that choose, to be said again for the page that follows; a time would be another by then."""
+    from shlex import quote
+
+    said = [f"--label {key}={value}" for key, value in (labels or {}).items()]
+    return said + [f"--{word} {quote(text)}" for word, text in (("name", name), ("user", user), ("host", on)) if text]
+
+
+def _more(answer: dict[str, Any], shown: int, chosen: list[str], after: str | None) -> str:
     """The line on how many more jobs there are than those listed, and how to see them."""
     which = "" if after else "the newest "
     if answer.get("next") is None:
         return f"({shown} of {answer['total']:,}; there are none after these)"
-    again = " ".join(["actorgrid ps", *["--all"][: int(every)], *(f"--state {state}" for state in states)])
+    again = " ".join(["actorgrid ps", *chosen])
     return f"({which}{shown} of {answer['total']:,}; {again} --after {answer['next']} goes on; --limit lists more)"
 
 
-def _list(call: CommandContext, states: list[str], limit: int, after: str | None = None) -> dict[str, Any]:
+def _list(
+    call: CommandContext, states: list[str], limit: int, after: str | None, part: dict[str, Any]
+) -> dict[str, Any]:
     """At most *limit* jobs, in as many requests as it takes; ``next`` is where the list goes on."""
     from .lookup import find_job
 
     query = None if len(states) == len(STATES) else ",".join(states)
     cursor = find_job(call.http, after)["job_id"] if after is not None else None
-    answer: dict[str, Any] = call.http.get("/api/jobs", state=query, limit=min(limit, PAGE), cursor=cursor)
+    answer: dict[str, Any] = call.http.get("/api/jobs", state=query, limit=min(limit, PAGE), cursor=cursor, **part)
     jobs = answer["jobs"]
     while answer.get("next") is not None and len(jobs) < limit:
-        page = call.http.get("/api/jobs", state=query, limit=min(limit - len(jobs), PAGE), cursor=answer["next"])
+        most = min(limit - len(jobs), PAGE)
+        page = call.http.get("/api/jobs", state=query, limit=most, cursor=answer["next"], **part)
         jobs.extend(page["jobs"])
         answer["next"] = page.get("next")
     return answer
@@ -175,14 +217,14 @@ def note(job: dict[str, Any]) -> str:
     return ""
 
 
-def _watch(call: CommandContext, states: list[str], limit: int, strict: bool) -> None:
+def _watch(call: CommandContext, states: list[str], limit: int, part: dict[str, Any], strict: bool) -> None:
     """Redraw or tell changes. A job that ends is told too, unless *strict*: then only the states asked for."""
     first = True
     seen: dict[str, str] = {}
     drawing = on_terminal() and not call.json
     while True:
         # Ended jobs are asked for too, or a job that leaves the list would leave without a word.
-        answer = _list(call, states if drawing else STATES, limit)
+        answer = _list(call, states if drawing else STATES, limit, None, part)
         jobs = answer["jobs"]
         if drawing:
             rows = _rows(jobs, _host_names(call, jobs))
@@ -205,13 +247,15 @@ def _watch(call: CommandContext, states: list[str], limit: int, strict: bool) ->
 
 
 @click.command()
-@click.argument("job_ids", metavar="JOB...", nargs=-1, required=True, shell_complete=candidates.live_jobs)
+@click.argument("job_ids", metavar="JOB...", nargs=-1, shell_complete=candidates.live_jobs)
+@click.option("--label", "labels", multiple=True, callback=labels_option, metavar="K=V", help="All with this label.")
 @click.option("--force", is_flag=True, help="Also what runs under a session's lease; jobs are ended either way.")
 @host_command
-def cancel(call: CommandContext, job_ids: tuple[str, ...], force: bool) -> None:
+def cancel(call: CommandContext, job_ids: tuple[str, ...], labels: dict[str, str] | None, force: bool) -> None:
     """Cancel jobs, waiting or running.
 
-    Also what runs on a worker that a session holds, by the id of its lease or session (ps --sessions lists them).
+    By their ids, or those that have all the labels given. Also what runs on a worker that a session holds, by the id of
+    its lease or session (ps --sessions lists them).
 
     A running job gets SIGTERM, and SIGKILL when its grace (work.kill_grace_s) is over. Cancelling an ended job does
     nothing. All names are looked up before the first job is cancelled.
@@ -220,6 +264,20 @@ def cancel(call: CommandContext, job_ids: tuple[str, ...], force: bool) -> None:
 
     from .session_leases import cancel_leases, find_work
 
+    if bool(job_ids) == bool(labels):
+        raise click.UsageError("say which jobs: by their ids, or with --label K=V")
+    if labels:
+        from actorgrid.client.job_calls import cancel_labelled
+
+        found_so = cancel_labelled(call.http, labels)
+        if call.json:
+            call.document({"jobs": found_so})
+            return
+        for job in found_so:
+            say(f"{job['job_id']} {coloured('cancelled') if job['state'] == 'queued' else 'stopping'}")
+        if not found_so:
+            say("no such jobs wait or run", err=True)
+        return
     # --force is how Python asks for it (cancel(force=True)); here, an id of a lease is clear enough.
     works = [find_work(call.http, text) for text in job_ids]
     found = [job["job_id"] for job, _ in works if job is not None]

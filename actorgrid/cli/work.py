@@ -14,6 +14,7 @@ from actorgrid.amounts import unclear_memory
 from actorgrid.container_words import RUNTIMES
 
 from . import candidates
+from .label_option import labels_option
 from .printing import say
 from .times import deadline_of, seconds, seconds_above_zero
 
@@ -184,6 +185,14 @@ _OPTIONS = [
         multiple=True,
         metavar="K=V",
         help="Note this about the job; may be repeated.",
+    ),
+    click.option(
+        "--label",
+        "labels",
+        callback=labels_option,
+        multiple=True,
+        metavar="K=V",
+        help="A word to find it by (ps --label); may be repeated.",
     ),
     click.option("--name", default="", metavar="NAME", help="A name to show."),
     click.option(

@@ -55,6 +55,7 @@ class AsyncClient(Awaiting[Client], AsyncFunctionCalls):
     retry = awaited(Client.retry)
     wait_all = awaited(Client.wait_all)
     wait_any = awaited(Client.wait_any)
+    cancel_labelled = awaited(Client.cancel_labelled)
     submit_job = awaited(Client.submit_job)
     jobs = awaited(Client.jobs)
     job = awaited(Client.job)

@@ -41,6 +41,7 @@ class _Words(TypedDict, total=False):
     env: Mapping[str, str] | Environment | str | os.PathLike[str] | Sequence[str] | None
     python: str | None
     annotations: Mapping[str, str] | None
+    labels: Mapping[str, str] | None
     name: str | None
     depends_on: Sequence[Any]
     balancing: str | None

@@ -150,6 +150,7 @@ class Dag:
         python: str | None = None,
         priority: int = 50,
         annotations: Mapping[str, str] | None = None,
+        labels: Mapping[str, str] | None = None,
         id: str | None = None,
     ) -> None:
         self.environment: Environment | None = None
@@ -167,6 +168,7 @@ class Dag:
             "env": dict(env) if isinstance(env, Mapping) else {},
             "priority": priority,
             "annotations": dict(annotations or {}),
+            "labels": dict(labels or {}),
         }
         self._steps: list[_Step] = []
         self._ids: dict[str, int] = {}

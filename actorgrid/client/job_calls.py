@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 from actorgrid.errors import BadRequest, HostUnreachable
@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 FINAL_STATES = frozenset({"succeeded", "failed", "cancelled", "lost"})
 WAIT_STEP_S = 20.0
 PATIENCE_S = 30.0
+PAGE = 1_000
 
 
 class JobCalls:
@@ -63,12 +64,40 @@ class JobCalls:
         return {job["job_id"]: job["state"] for job in answer["jobs"]}
 
     def jobs(
-        self, state: str | Iterable[str] | None = None, limit: int = 100, before: float | None = None
+        self,
+        state: str | Iterable[str] | None = None,
+        limit: int = 100,
+        before: float | None = None,
+        *,
+        labels: Mapping[str, str] | None = None,
+        name: str = "",
+        user: str = "",
+        host: str = "",
+        since_s: float | None = None,
     ) -> list[dict[str, Any]]:
-        """Jobs, newest first; fields of models.Job. *state*: one or several of the JobState words."""
-        states = state if state is None or isinstance(state, str) else ",".join(state)
-        jobs: list[dict[str, Any]] = self.http.get("/api/jobs", state=states, limit=limit, before=before)["jobs"]
-        return jobs
+        """Jobs, newest first; fields of models.Job. *state*: one or several of the JobState words.
+
+        Only those that have all *labels*, have *name* in their names, are of that *user*, had an attempt on that *host*
+        (its id), were submitted in the last *since_s* seconds: chosen by the host, over as many pages as it takes.
+        """
+        asked: dict[str, Any] = {
+            "state": state if state is None or isinstance(state, str) else ",".join(state),
+            "before": before,
+            "since_s": since_s,
+            **{key: value or None for key, value in (("name", name), ("user", user), ("host", host))},
+            "label": ",".join(f"{key}={value}" for key, value in labels.items()) if labels else None,
+        }
+        found: list[dict[str, Any]] = []
+        while True:
+            answer = self.http.get("/api/jobs", limit=min(limit - len(found), PAGE), **asked)
+            found += answer["jobs"]
+            if len(found) >= limit or answer.get("next") is None or not (labels or name or host):
+                return found
+            asked |= {"cursor": answer["next"], "before": None}
+
+    def cancel_labelled(self, /, **labels: str) -> list[str]:
+        """Cancel the jobs that have all of these labels, waiting or running; gives their ids. Raises BadRequest."""
+        return [job["job_id"] for job in cancel_labelled(self.http, labels)]
 
     def logs(
         self,
@@ -110,6 +139,16 @@ class JobCalls:
             except (OSError, ValueError, AttributeError) as error:  # what http.client raises when it breaks off
                 if self._closed or not follow:
                     raise HostUnreachable("the output broke off", asked=path) from error
+
+
+def cancel_labelled(http: AdminHttp, labels: Mapping[str, str]) -> list[dict[str, Any]]:
+    """The jobs with these labels that were cancelled, with the state that they had."""
+    cancelled: list[dict[str, Any]] = []
+    while True:
+        answer = http.post("/api/jobs/cancel", {"labels": dict(labels)}, repeat=True)
+        cancelled += answer["jobs"]
+        if not answer["more"] or not answer["jobs"]:
+            return cancelled
 
 
 def wait_for(http: AdminHttp, job_ids: list[str], any_one: bool, timeout: float | None) -> dict[str, Any]:

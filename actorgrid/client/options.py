@@ -112,6 +112,7 @@ class TaskOptions:
     * ``env``: environment variables; or a Python environment that is built on its host: the path of a requirements file
       or a ``uv.lock``, a list of requirements, an ``actorgrid.Environment``. ``python``: the version that it is of
     * ``annotations``: what to note about a job, texts by name (64, 4,096 bytes in all); jobs only
+    * ``labels``: words by which a job is found (``client.jobs(labels={"team": "vision"})``); jobs only
     * ``durable``: a job, accepted when it is on disk, which survives the client; else a session task
     * ``balancing``: which of the session's workers gets the task, if several have room: ``least_loaded``,
       ``round_robin``, ``weighted_round_robin`` (by speed), ``capability_based`` or ``affinity_aware``; session tasks
@@ -145,6 +146,7 @@ class TaskOptions:
     env: Mapping[str, str] | Environment | str | os.PathLike[str] | Sequence[str] | None = None
     python: str | None = None
     annotations: Mapping[str, str] | None = None
+    labels: Mapping[str, str] | None = None
     durable: bool = False
     name: str | None = None
     depends_on: Sequence[Any] = ()

@@ -8,7 +8,8 @@ from typing import Annotated
 from pydantic import AliasChoices, BeforeValidator, Field, model_validator
 
 from actorgrid.demand import Demand
-from actorgrid.models import Annotations, ExecText, Pool, RequestBody, Resources, parse_bytes
+from actorgrid.labels import LABELS_MAX, LABELS_TEXT
+from actorgrid.models import Annotations, ExecText, Labels, Pool, RequestBody, Resources, parse_bytes
 from actorgrid.sizes import ANNOTATIONS_MAX, PATH_BYTES_MAX, WHOLE_MAX
 
 from .allocators import DEFAULT
@@ -166,6 +167,7 @@ class GraphRequest(RequestBody):
     max_isolation_s: float | None = Field(default=None, ge=3, le=86400)
     preemptible: bool = True
     annotations: Annotations = Field(default_factory=dict, max_length=ANNOTATIONS_MAX)
+    labels: Labels = Field(default_factory=dict, max_length=LABELS_MAX, description=LABELS_TEXT)
     bundle: str | None = Field(default=None, pattern=DIGEST, description="SHA-256 of the file with all calls")
     working_dir: str | None = Field(default=None, pattern=DIGEST, description="as of a job")
     environment: str | None = Field(

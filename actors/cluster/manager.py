@@ -307,15 +307,8 @@ class ClusterManager(LedgerFollower):
 
     @handles(ListJobs)
     async def _list(self, request: ListJobs) -> JobsPage:
-        args = {
-            "states": list(request.states),
-            "limit": max(1, min(request.limit, LIST_LIMIT)),
-            "before": request.before,
-            "prefix": request.prefix,
-            "user": request.user,
-            "steps": request.steps,
-        }
-        answer: JobsPage = await self.call("consensus", Query("jobs", args))
+        asked = replace(request, limit=max(1, min(request.limit, LIST_LIMIT)))
+        answer: JobsPage = await self.call("consensus", Query("jobs", asked.to_query()))
         return answer
 
     @handles(RequestCancel)

@@ -5,9 +5,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields
 from typing import Any
 
+from actorgrid.actors.ledger.messages import QueryArguments
 from actorgrid.actors.ledger.record_types import JobRecord, QuotaRecord, ResourcesRecord
 from actorgrid.balancing.targets import RouteTarget, RoutingRequest
 from actorgrid.configs.balancing_policy import BalancingPolicy
@@ -73,7 +75,8 @@ class GetJob:
 @dataclass(frozen=True, slots=True)
 class ListJobs:
     """Answer: {"jobs": [records, newest first], "total": n, "next": id}. *before*: a time, or the ``next`` of the page
-    before. *prefix*: what the ids begin with; *user*: only that one's; *steps*: those that run steps of graphs, too.
+    before. *prefix*: what the ids begin with; *user*: only that one's; *steps*: those that run steps of graphs, too;
+    *since_at*: submitted then or later; *name*: what is in the name; *labels*; *host*: an attempt of them was there.
     Raises UnknownJob for a page after a job that is not known any more."""
 
     states: tuple[str, ...] = ()
@@ -82,6 +85,15 @@ class ListJobs:
     prefix: str = ""
     user: str = ""
     steps: bool = False
+    since_at: float | None = None
+    name: str = ""
+    labels: Mapping[str, str] = field(default_factory=dict)
+    host: str = ""
+
+    def to_query(self) -> QueryArguments:
+        """The arguments of the ledger's query."""
+        asked = {each.name: getattr(self, each.name) for each in fields(self)}
+        return {**asked, "states": list(self.states), "labels": dict(self.labels)}
 
 
 @dataclass(frozen=True, slots=True)

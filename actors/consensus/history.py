@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from typing import NamedTuple
 
 from actorgrid.actors.ledger.job_filter import JobFilter
 from actorgrid.actors.ledger.outcome import Event, Outcome
@@ -15,6 +16,14 @@ log = logging.getLogger("actorgrid.consensus")
 
 WRITE_AT_ROWS = 1_000
 ROWS_MAX = 500_000
+
+
+class EndedJobs(NamedTuple):
+    """Some of the jobs that left memory. *last_seen*: number and id of the last that was looked at, where there are
+    more."""
+
+    jobs: list[JobRecord]
+    last_seen: tuple[int, str] | None
 
 
 class History:
@@ -64,12 +73,13 @@ class History:
         waiting = self._retired.get(job_id)
         return waiting[1] if waiting is not None else self._store.job(job_id)
 
-    def jobs(self, wanted: JobFilter, limit: int) -> list[JobRecord]:
+    def jobs(self, wanted: JobFilter, limit: int) -> EndedJobs:
         """Ended jobs that left memory, newest submitted first."""
         waiting = [job for _, job in self._retired.values() if wanted.passes(job)]
-        found = [*waiting, *self._store.jobs(wanted, limit)]
+        stored, last_seen = self._store.jobs(wanted, limit)
+        found = [*waiting, *stored]
         found.sort(key=lambda job: -int(job["ordinal"]))
-        return found[:limit]
+        return EndedJobs(found[:limit], last_seen)
 
     def counts(self) -> dict[str, int]:
         """The number of jobs that left memory, by state."""

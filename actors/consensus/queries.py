@@ -29,10 +29,10 @@ from actorgrid.actors.ledger.query_answers import (
 from actorgrid.actors.ledger.record_checks import JOB_FILES
 from actorgrid.actors.ledger.record_types import JobRecord
 from actorgrid.actors.ledger.state import Ledger
-from actorgrid.actors.ledger.tables.jobs import FINAL, GRAPH, QUEUED
+from actorgrid.actors.ledger.tables.jobs import FINAL, GRAPH
 from actorgrid.errors import BadRequest, UnknownJob
 
-from .history import History
+from .history import EndedJobs, History
 
 LIST_MAX = 10_000
 LIST_DEFAULT = 100
@@ -150,25 +150,31 @@ class Queries:
             before_at=float(before) if isinstance(before, (int, float)) else None,
             prefix=prefix,
             user=str(args.get("user") or ""),
+            since_at=None if args.get("since_at") is None else float(args["since_at"]),
+            name=str(args.get("name") or ""),
+            labels={str(key): str(value) for key, value in (args.get("labels") or {}).items()},
+            host=str(args.get("host") or ""),
             # No graph has a dot in its id, and each job of its steps has: who writes one means these.
             steps=bool(args.get("steps") or "." in prefix),
         )
         # One more than the page holds, to know whether another follows; of a part, as many as are counted.
-        part = bool(prefix or wanted.user or (self._ledger.step_counts and not wanted.steps))
+        part = wanted.of_a_part or bool(self._ledger.step_counts and not wanted.steps)
         most = limit + 1 if not part else max(limit + 1, COUNTED_MAX)
-        waiting = not wanted.states or QUEUED in wanted.states
         behind = before if isinstance(before, str) else None
-        in_memory = self._ledger.jobs.newest(wanted.passes, waiting, behind, prefix)
-        gone: list[JobRecord] = []
+        in_memory = self._ledger.jobs.newest(wanted, behind)
+        gone, last_seen = EndedJobs([], None), None
         if not wanted.states or any(state in FINAL for state in wanted.states):
             gone = self._history.jobs(wanted, most)
-        found = list(islice(heapq.merge(in_memory, gone, key=lambda job: -int(job["ordinal"])), most))
+            last_seen = gone.last_seen
+        found = list(islice(heapq.merge(in_memory, gone.jobs, key=lambda job: -int(job["ordinal"])), most))
+        if last_seen is not None:  # further back nobody has looked yet: the page ends there
+            found = [job for job in found if int(job["ordinal"]) >= last_seen[0]]
         states = wanted.states
         total = sum(count for state, count in self.job_counts().items() if not states or state in states)
         return {
             "jobs": found[:limit],
             "total": len(found) if part else total,
-            "next": found[limit - 1]["job_id"] if len(found) > limit else None,
+            "next": found[limit - 1]["job_id"] if len(found) > limit else last_seen and last_seen[1],
         }
 
     def job_counts(self) -> dict[str, int]:

@@ -14,6 +14,7 @@ from actorgrid.actors.ledger.record_types import (
 from actorgrid.actors.ledger.trust_records import BundleRecord
 from actorgrid.container_words import is_container
 from actorgrid.digests import is_digest
+from actorgrid.labels import is_labels
 from actorgrid.output_paths import is_outputs
 from actorgrid.sizes import ANNOTATION_BYTES_MAX, ANNOTATIONS_MAX
 
@@ -120,8 +121,9 @@ JOB_CHECKS: dict[str, Check] = {
     "environment": is_digest,
     "outputs": is_outputs,
     "container": is_container,
+    "labels": is_labels,
 }
-JOB_FIELDS_SINCE: dict[str, int] = {"annotations": 3, "environment": 7, "outputs": 7, "container": 7}
+JOB_FIELDS_SINCE: dict[str, int] = {"annotations": 3, "environment": 7, "outputs": 7, "container": 7, "labels": 9}
 """The version that a field of ``JOB_CHECKS`` came with, where that is not 1: a command with such a job carries it. A
 record has it only where it was given. In entries of a lower version it is kept as it is, as the hosts of then did, and
 may be anything."""

@@ -239,6 +239,8 @@ class JobRecord(TypedDict):
     """Its attempts: the first, and the latest 49."""
     annotations: NotRequired[dict[str, str]]
     """What its submitter noted about it."""
+    labels: NotRequired[dict[str, str]]
+    """The words by which it is found."""
     environment: NotRequired[str]
     """SHA-256 of the spec of its Python environment, in hex."""
     outputs: NotRequired[list[str]]

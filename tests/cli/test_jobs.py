@@ -90,6 +90,34 @@ def test_ps_lists_more_than_a_host_gives_at_once(call: Invoke, door: Door) -> No
     assert answer["next"] == f"{2_199:04x}" and answer["total"] == 2_500
 
 
+def test_ps_has_the_host_choose(call: Invoke, door: Door) -> None:
+    with_jobs(door, *(job(f"{number:04x}", "queued") for number in range(3)))
+    door.on(
+        "GET /api/hosts", {"hosts": [{"node_id": "h1", "hostname": "alpha", "node": 1, "ip_address": "::1", "port": 1}]}
+    )
+    chosen = ["--label", "team=vision", "--label", "stage=train", "--name", "a b", "--user", "ann", "--host", "alpha"]
+    lines = call("ps", *chosen, "--since", "2h", "--limit", "2").stdout.splitlines()
+    asked = {"label": "team=vision,stage=train", "name": "a b", "user": "ann", "since_s": "7200.0", "host": "h1"}
+    assert next(query for request, query, _ in door.asked if request == "GET /api/jobs") == {
+        "state": "queued,placed,running",
+        "limit": "2",
+        **asked,
+    }
+    again = "ps --label team=vision --label stage=train --name 'a b' --user ann --host alpha --after 0001"
+    assert f"actorgrid {again} goes on" in lines[-1]
+    assert call("ps", "--label", "team vision=1").exit_code == 2
+
+
+def test_cancel_takes_all_with_a_label(call: Invoke, door: Door) -> None:
+    pages = [{"jobs": [{"job_id": ONE, "state": "queued"}], "more": True}]
+    pages += [{"jobs": [{"job_id": TWO, "state": "running"}], "more": False}]
+    door.on("POST /api/jobs/cancel", lambda _, _body: pages.pop(0))
+    result = call("cancel", "--label", "team=vision")
+    assert result.stdout == f"{ONE} cancelled\n{TWO} stopping\n"
+    assert door.asked[0][2] == {"labels": {"team": "vision"}}
+    assert call("cancel").exit_code == 2 and call("cancel", ONE, "--label", "a=b").exit_code == 2
+
+
 def test_ps_says_how_a_job_failed(call: Invoke, door: Door) -> None:
     ended = {"number": 1, "started_at": 1.0, "ended_at": 2.0, "exit_code": 3}
     killed = {"number": 1, "started_at": 1.0, "ended_at": 2.0, "signal": 9}
@@ -222,7 +250,7 @@ def test_run_asks_for_what_was_said(call: Invoke, door: Door, tmp_path: Path) ->
     door.on("POST /api/jobs", lambda _, body: {"job_id": body["task_id"], "duplicate": False}, 201)
     words = ["--gpus", "0.25", "--gpu-memory", "2GiB", "--gpu-model", "H100", "--gpu-model", "A100", "--cpus", "2"]
     words += ["--memory", "512MiB", "--priority", "70", "--timeout", "10m", "--retries", "3", "--env", "A=b=c"]
-    words += ["--annotation", "sweep=3", "--annotation", "why=a = b"]
+    words += ["--annotation", "sweep=3", "--annotation", "why=a = b", "--label", "team=vision"]
     words += ["--env", "HOME", "--cwd", str(tmp_path), "--name", "n", "--after", "abc", "--detach", "--json"]
     result = call("run", *words, "--", "python", "-c", "pass", "--json")
     body = door.asked[-1][2]
@@ -233,7 +261,7 @@ def test_run_asks_for_what_was_said(call: Invoke, door: Door, tmp_path: Path) ->
     assert (request.cpus, request.memory_bytes, request.priority, request.retries) == (2, 512 * 2**20, 70, 3)
     assert (request.max_execution_time_s, request.cwd, request.name) == (600, str(tmp_path), "n")
     assert request.env == {"A": "b=c", "HOME": os.environ["HOME"]} and request.depends_on == [ONE]
-    assert request.annotations == {"sweep": "3", "why": "a = b"}
+    assert request.annotations == {"sweep": "3", "why": "a = b"} and request.labels == {"team": "vision"}
 
 
 def test_a_deadline_is_a_length_of_time_or_a_time_of_here(call: Invoke, door: Door) -> None:

@@ -262,7 +262,7 @@ class ClusterManager(StandIn):
     @handles(cluster.ListJobs)
     def listed(self, request: cluster.ListJobs) -> dict[str, Any]:
         found = [job for job in self.jobs.values() if not request.states or job["state"] in request.states]
-        return {"jobs": found[: request.limit], "total": len(found)}
+        return {"jobs": found[: request.limit], "total": len(found), "next": None}
 
     @handles(cluster.RequestCancel)
     def cancel(self, request: cluster.RequestCancel) -> dict[str, Any]:

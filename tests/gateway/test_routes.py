@@ -35,6 +35,7 @@ BODIES: dict[str, Any] = {
     "post_rebalance": {"exclude": ["h2"], "dry_run": False},
     "put_maintenance": {"for_s": 60, "reason": "fans"},
     "post_wait": {"job_ids": ["a"]},
+    "cancel_jobs": {"labels": {"team": "vision"}},
     "post_edit": {"priority": 70, "max_execution_time_s": None},
     "post_acquire": {"owner": "me", "ttl_s": 5},
     "post_renew": {"owner": "me", "token": [1, 7]},

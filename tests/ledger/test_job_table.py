@@ -12,6 +12,7 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
+from actorgrid.actors.ledger.job_filter import JobFilter
 from actorgrid.actors.ledger.records import new_job
 from actorgrid.actors.ledger.snapshot import pack
 from actorgrid.actors.ledger.state import Ledger
@@ -64,7 +65,7 @@ def test_it_holds_what_a_dict_would_to_the_order_of_fields(steps: list[tuple[str
             table[job_id] = plain_dict[job_id] = {"job_id": job_id, **record}
     for again in (table, pickle.loads(pickle.dumps(table)), table.copy(lambda _: True)):
         assert exactly(list(again.items())) == exactly(list(plain_dict.items()))
-        assert exactly(list(again.newest(lambda _: True))) == exactly(list(plain_dict.values())[::-1])
+        assert exactly(list(again.newest(JobFilter()))) == exactly(list(plain_dict.values())[::-1])
         for job_id in list(again):
             del again[job_id]
         assert not again._sorts and not again._environments, "what nobody has in common any more is not kept"
@@ -73,9 +74,37 @@ def test_it_holds_what_a_dict_would_to_the_order_of_fields(steps: list[tuple[str
 def test_the_next_page_goes_on_behind_the_last_job_of_the_one_before() -> None:
     table = table_of(10)
     names = list(table)[::-1]
-    assert [job["job_id"] for job in table.newest(lambda _: True, behind=names[3])] == names[4:]
-    assert [job["job_id"] for job in table.newest(lambda _: True, behind="unknown")] == names
-    assert list(table.newest(lambda _: True, waiting=False)) == []
+    assert [job["job_id"] for job in table.newest(JobFilter(), names[3])] == names[4:]
+    assert [job["job_id"] for job in table.newest(JobFilter(), "unknown")] == names
+    assert list(table.newest(JobFilter(("running",)))) == []
+
+
+labelled = st.dictionaries(st.sampled_from(["team", "stage"]), st.sampled_from(["vision", "nlp", ""]), max_size=2)
+made = st.fixed_dictionaries(
+    {"user_id": st.sampled_from(["ann", "bob"]), "name": st.sampled_from(["train", "train-ä", "team"])},
+    optional={"labels": labelled},
+)
+
+
+@given(
+    st.lists(made, max_size=12),
+    labelled,
+    st.sampled_from(["", "train", "ä", "am"]),
+    st.sampled_from(["", "ann", "nobody"]),
+)
+def test_what_is_passed_by_unread_is_what_nobody_looks_for(
+    given_: list[dict[str, Any]], labels: dict[str, str], name: str, user: str
+) -> None:
+    table = JobTable((job["job_id"], job) for job in (queued(number, **more) for number, more in enumerate(given_)))
+    wanted = JobFilter(name=name, user=user, labels=labels)
+    chosen = [
+        job
+        for job in list(table.values())[::-1]
+        if name in job["name"]
+        and (not user or job["user_id"] == user)
+        and labels.items() <= job.get("labels", {}).items()
+    ]
+    assert list(table.newest(wanted)) == chosen
 
 
 def test_a_copy_is_another_table() -> None:

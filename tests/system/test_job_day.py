@@ -1,10 +1,11 @@
-"""A day with jobs on a real host: waited for, read by time and pattern, begun again."""
+"""A day with jobs on a real host: waited for, read by time and pattern, begun again, found by labels."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -49,3 +50,29 @@ def test_a_failed_job_is_read_and_begun_again_and_waited_for(make_agent: Callabl
     last.touch()
     assert b"".join(followed) == b"last\n"
     assert client.wait_all([job_id, slow_id], timeout=60) == {job_id: "succeeded", slow_id: "succeeded"}
+
+
+def test_jobs_are_found_and_cancelled_by_their_labels(make_agent: Callable[..., Agent]) -> None:
+    client = make_agent(gpus="simulated:1xH100-80GB").start().client()
+    vision, nlp = {"team": "vision", "stage": "train"}, {"team": "nlp"}
+    first = client.submit_job(command=["sleep", "600"], gpus=1, labels=vision, name="train-resnet")["job_id"]
+    ids = [
+        client.submit_job(command=["true"], gpus=1, labels=labels, name=name)["job_id"]
+        for labels, name in ((vision, "train-vit"), (nlp, "train-bert"), (nlp, "eval"))
+    ]
+    until(lambda: client.job(first)["state"] == "running", "the first runs")
+    host = client.hosts()[0]["node_id"]
+
+    def listed(**chosen: Any) -> list[str]:
+        return [job["job_id"] for job in client.jobs(**chosen)]
+
+    assert listed(labels={"team": "vision"}) == [ids[0], first]
+    assert listed(labels={"team": "vision", "stage": "eval"}) == []
+    assert listed(name="train-", labels=nlp) == [ids[1]]
+    assert listed(host=host) == [first] and listed(since_s=3600, state="queued") == ids[::-1]
+    assert listed(user="nobody") == []
+    assert client.jobs(labels=nlp, limit=1)[0]["labels"] == nlp
+    assert set(client.cancel_labelled(team="vision")) == {first, ids[0]}
+    states = client.wait_all([first, *ids], timeout=60)
+    assert [states[each] for each in (first, *ids)] == ["cancelled", "cancelled", "succeeded", "succeeded"]
+    assert client.cancel_labelled(team="vision") == [] and listed(host=host, labels=vision) == [first]

@@ -142,6 +142,7 @@ async def post_graph(call: RequestContext) -> Any:
             "on_failure": request.on_failure.value,
         },
         **({"annotations": request.annotations} if request.annotations else {}),
+        **({"labels": request.labels} if request.labels else {}),
     }
     return await call.ask("cluster_manager", AcceptGraph(graph, _demands(request)), COMMIT_TIMEOUT_S)
 

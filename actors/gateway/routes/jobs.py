@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+from dataclasses import replace
 from time import time
 from typing import Any
 
@@ -16,12 +18,13 @@ from actorgrid.actors.gateway.schemas.answers import (
     WaitQuery,
     WhyAnswer,
 )
-from actorgrid.actors.gateway.schemas.jobs import EditRequest, JobEdited, JobRetried
+from actorgrid.actors.gateway.schemas.jobs import CancelRequest, EditRequest, JobEdited, JobRetried, JobsCancelled
 from actorgrid.actors.gateway.server.last_known import ON_A_HOST, cluster_known, last_known, marked
 from actorgrid.actors.gateway.server.rights import check_job, check_jobs, check_owner
 from actorgrid.actors.gateway.server.route import RequestContext, Route, RouteTable
 from actorgrid.actors.ledger.answers import SubmittedJob
 from actorgrid.actors.ledger.commands import EditJob, RetryJob
+from actorgrid.actors.ledger.query_answers import JobsPage
 from actorgrid.actors.ledger.record_checks import JOB_FILES
 from actorgrid.actors.ledger.record_types import JobRecord
 from actorgrid.actors.links.messages import FetchBlobs, SpreadBlobs
@@ -42,6 +45,7 @@ from actorgrid.errors import (
     UnknownPolicy,
     WrongState,
 )
+from actorgrid.labels import labels_of
 from actorgrid.models import Job, JobState, TaskRequest
 
 ROUTES = RouteTable(Route)
@@ -60,6 +64,11 @@ _ADMISSION = (
     DiskFull,
 )
 
+CANCELLED_MAX = 1_000
+PAGES_MAX = 20
+"""Pages of jobs that are looked through for those that are not stopping already."""
+TOGETHER = 50
+"""Cancellations that are proposed together."""
 COMMIT_TIMEOUT_S = 45.0
 """A proposal outlives a restart of the ledger, which itself waits 30 s."""
 ANSWER_S = 10.0
@@ -157,10 +166,53 @@ async def get_jobs(call: RequestContext) -> Any:
                 f"there is no job state {state[:40]!r}", asked=state[:40], hint=f"one of {', '.join(words)}"
             )
     known = await cluster_known(call)
-    wanted = ListJobs(states, query.limit, query.cursor or query.before, query.prefix, call.only or "")
+    wanted = ListJobs(
+        states,
+        query.limit,
+        query.cursor or query.before,
+        query.prefix,
+        call.only or query.user,
+        since_at=None if query.since_s is None else time() - query.since_s,
+        name=query.name,
+        labels=_labels(query.label),
+        host=query.host,
+    )
     answer = await call.ask("cluster_manager", wanted, ANSWER_S)
     hosts = call.app.ledger.hosts
     return {**answer, "jobs": marked(answer["jobs"], known, hosts), "last_known": last_known(known)}
+
+
+def _labels(text: str) -> dict[str, str]:
+    """Labels as a query has them. Raises BadRequest."""
+    try:
+        return labels_of(part for part in text.split(",") if part)
+    except ValueError as error:
+        raise BadRequest(str(error), asked=text[:200], hint="label=team=vision,stage=train") from None
+
+
+@ROUTES.add("POST", "/api/jobs/cancel", JobsCancelled, "jobs", request=CancelRequest)
+async def cancel_jobs(call: RequestContext) -> Any:
+    """Cancel jobs with a label that wait or run, up to 1,000 at once; asked again while there are more."""
+    wanted = call.body_as(CancelRequest)
+    live = tuple(state.value for state in JobState if not state.final)
+    asked = ListJobs(live, CANCELLED_MAX, user=call.only or "", labels=wanted.labels)
+    jobs: list[JobRecord] = []
+    for _ in range(PAGES_MAX):
+        page: JobsPage = await call.ask("cluster_manager", asked, ANSWER_S)
+        jobs += [job for job in page["jobs"] if not job["cancel_requested"]]
+        asked = replace(asked, before=page["next"])
+        if len(jobs) >= CANCELLED_MAX or page["next"] is None:
+            break
+    more = len(jobs) > CANCELLED_MAX or page["next"] is not None
+    del jobs[CANCELLED_MAX:]
+    for first in range(0, len(jobs), TOGETHER):
+        asks = (
+            call.ask("cluster_manager", RequestCancel(job["job_id"], by="http"), COMMIT_TIMEOUT_S)
+            for job in jobs[first : first + TOGETHER]
+        )
+        await asyncio.gather(*asks)
+    cancelled = [{"job_id": job["job_id"], "state": job["state"]} for job in jobs]
+    return {"jobs": cancelled, "more": more}
 
 
 @ROUTES.add("GET", "/api/jobs/{job_id}", Job, "jobs", query=WaitQuery, errors=(UnknownJob,))

@@ -272,10 +272,19 @@ class JobsQuery(RequestBody):
         default=None, min_length=1, max_length=256, description="the next page: `next` of the one before"
     )
     prefix: str = Field(default="", max_length=256, description="only jobs whose ids begin so")
+    label: str = Field(
+        default="", max_length=2_100, description="only jobs with these labels: key=value, separated by commas"
+    )
+    name: str = Field(default="", max_length=200, description="only jobs with this in their names")
+    user: str = Field(default="", max_length=128, description="only this user's")
+    host: str = Field(default="", max_length=128, description="only jobs of which an attempt was on this host, by id")
+    since_s: float | None = Field(
+        default=None, ge=0, le=1e9, description="only jobs submitted in the last so many seconds"
+    )
 
 
 class JobsAnswer(AnswerBody):
-    """Jobs, newest first; ``total`` counts those that match, listed or not (with a prefix: up to 1,000).
+    """Jobs, newest first; ``total`` counts those that match, listed or not (by anything but state: up to 1,000).
 
     ``next`` is the cursor of the page that follows, or null. Between two pages jobs come and go: one that was there
     all the time, in a state that was asked for, is on one of them, and none is on two.

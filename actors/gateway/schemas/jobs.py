@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from pydantic import AwareDatetime, Field
 
-from actorgrid.models import AnswerBody, JobId, RequestBody
+from actorgrid.labels import LABELS_MAX
+from actorgrid.models import AnswerBody, JobId, Labels, RequestBody
 
 WAITED_MAX = 1_000
 """Jobs that one request waits for."""
@@ -49,6 +50,12 @@ class JobsWaitRequest(RequestBody):
     wait_s: float = Field(default=0.0, ge=0, le=600, allow_inf_nan=False)
 
 
+class CancelRequest(RequestBody):
+    """Which jobs to cancel: those that have all of these labels."""
+
+    labels: Labels = Field(min_length=1, max_length=LABELS_MAX)
+
+
 class JobStateNow(AnswerBody):
     """A job and its state."""
 
@@ -61,3 +68,10 @@ class JobsWaited(AnswerBody):
 
     jobs: list[JobStateNow]
     done: bool
+
+
+class JobsCancelled(AnswerBody):
+    """Jobs that were cancelled, with the state that they had. *more*: there are further ones."""
+
+    jobs: list[JobStateNow]
+    more: bool

@@ -12,9 +12,11 @@ At most 1,024 sorts of jobs are told apart; one of a further sort is packed whol
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, MutableMapping
+from dataclasses import dataclass
 from typing import Any, cast
 
 from actorgrid.actors.ledger.field_checks import Plain
+from actorgrid.actors.ledger.job_filter import JobFilter
 from actorgrid.actors.ledger.record_checks import JOB_FIELDS_SINCE
 from actorgrid.actors.ledger.record_types import JobRecord
 from actorgrid.actors.ledger.snapshot import pack, unpack
@@ -57,6 +59,29 @@ class _Shared:
 _Packed = tuple[_Shared, _Shared, bytes]
 
 
+@dataclass(frozen=True, slots=True)
+class PackedFilter:
+    """What tells of most jobs that wait, without unpacking them, that they are not those which are looked for.
+
+    *user*: whose they are; empty: anybody's. *own*: bytes that are somewhere in what is a job's own.
+    """
+
+    user: str
+    own: tuple[bytes, ...]
+
+    @classmethod
+    def of(cls, wanted: JobFilter) -> PackedFilter:
+        """As much of *wanted* as can be told so."""
+        # A map is packed as its keys and values one behind the other, a text as its bytes behind its length.
+        labels = [pack(key) + pack(value) for key, value in wanted.labels.items()]
+        return cls(wanted.user, (*labels, *([wanted.name.encode()] if wanted.name else [])))
+
+    def may_be(self, entry: _Packed) -> bool:
+        """Whether the job may be one of these."""
+        sort, _, own = entry
+        return (not self.user or sort.value.get("user_id") == self.user) and all(part in own for part in self.own)
+
+
 class JobTable(MutableMapping[str, JobRecord]):
     """A dict of records, in the order in which they were added. Records are to be replaced, not written into."""
 
@@ -96,22 +121,23 @@ class JobTable(MutableMapping[str, JobRecord]):
         """Whether the job waits for its first attempt; nothing is unpacked to answer."""
         return type(self._entries.get(job_id)) is not dict and job_id in self._entries
 
-    def newest(
-        self, keep: Callable[[JobRecord], bool], waiting: bool = True, behind: str | None = None, prefix: str = ""
-    ) -> Iterator[JobRecord]:
-        """The records that pass *keep*, newest first; those that wait for their first attempt only if *waiting*.
-
-        *behind*, where it is in the table: only those older than that one. *prefix*: only ids that begin so. What is
-        passed by for one of these is not unpacked.
+    def newest(self, wanted: JobFilter, behind: str | None = None) -> Iterator[JobRecord]:
+        """The records that pass *wanted*, newest first; *behind*, where it is in the table: only those older than that
+        one. What can be passed by without unpacking it is not unpacked.
         """
+        waiting, prefix = not wanted.states or QUEUED in wanted.states, wanted.prefix
+        packed = PackedFilter.of(wanted)
         entries = reversed(self._entries.items())
         if behind in self._entries:
             next((True for job_id, _ in entries if job_id == behind), None)
         for job_id, entry in entries:
-            if (waiting or type(entry) is dict) and job_id.startswith(prefix):
-                record = _record(job_id, entry)
-                if keep(record):
-                    yield record
+            if not job_id.startswith(prefix) or (type(entry) is not dict and not waiting):
+                continue
+            if type(entry) is tuple and not packed.may_be(entry):
+                continue
+            record = _record(job_id, entry)
+            if wanted.passes(record):
+                yield record
 
     def at_once(self) -> Iterator[JobRecord]:
         """All records as they are at this call, unpacked one by one as they are taken."""

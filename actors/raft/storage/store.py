@@ -26,6 +26,8 @@ from actorgrid.actors.ledger.record_types import JobRecord
 from actorgrid.errors import DiskFull, LogCorrupted, StorageError
 
 HISTORY_MAX = 100_000
+LOOKED_AT_MAX = 20_000
+"""Ended jobs whose records one question reads through."""
 EVENTS_MAX = 100_000
 SNAPSHOTS_KEPT = 2
 
@@ -177,19 +179,36 @@ class Store:
             row = self._db.execute("SELECT crc, record FROM history WHERE job_id = ?", (job_id,)).fetchone()
         return _job(*row) if row else None
 
-    def jobs(self, wanted: JobFilter, limit: int) -> list[JobRecord]:
-        """Ended jobs, newest submitted first."""
+    def jobs(self, wanted: JobFilter, limit: int) -> tuple[list[JobRecord], tuple[int, str] | None]:
+        """Ended jobs, newest submitted first; and number and id of the last that was looked at, where there are more.
+
+        By name, label or host, at most ``LOOKED_AT_MAX`` are looked at: each record has to be read for these.
+        """
+        most = LOOKED_AT_MAX if wanted.name or wanted.labels or wanted.host else HISTORY_MAX
         states = json.dumps(wanted.states)
+        labels = json.dumps(dict(wanted.labels))
         with self._named():
             rows = self._db.execute(
-                "SELECT crc, record FROM history"
+                "SELECT crc, record FROM (SELECT * FROM history"
+                " WHERE (:ordinal IS NULL OR ordinal < :ordinal) ORDER BY ordinal DESC LIMIT :most) AS history"
                 " WHERE (:states = '[]' OR state IN (SELECT value FROM json_each(:states)))"
-                " AND (:ordinal IS NULL OR ordinal < :ordinal) AND (:at IS NULL OR submitted_at < :at)"
+                " AND (:at IS NULL OR submitted_at < :at) AND (:since IS NULL OR submitted_at >= :since)"
                 " AND substr(job_id, 1, length(:prefix)) = :prefix"
                 " AND (:user = '' OR json_extract(record, '$.user_id') = :user)"
+                " AND (:name = '' OR instr(json_extract(record, '$.name'), :name))"
+                " AND (:labels = '{}' OR NOT EXISTS (SELECT 1 FROM json_each(:labels) AS wanted WHERE NOT EXISTS"
+                " (SELECT 1 FROM json_each(record, '$.labels') AS has"
+                " WHERE has.key = wanted.key AND has.value = wanted.value)))"
+                " AND (:host = '' OR EXISTS (SELECT 1 FROM json_tree(record, '$.attempts') AS part"
+                " WHERE part.key = 'host' AND part.value = :host))"
                 " AND (:steps OR json_extract(record, '$.step_of') IS NULL)"
                 " ORDER BY ordinal DESC LIMIT :limit",
                 {
+                    "most": most,
+                    "since": wanted.since_at,
+                    "name": wanted.name,
+                    "labels": labels,
+                    "host": wanted.host,
                     "states": states,
                     "ordinal": wanted.before_ordinal,
                     "at": wanted.before_at,
@@ -199,7 +218,13 @@ class Store:
                     "limit": limit,
                 },
             ).fetchall()
-        return [_job(*row) for row in rows]
+            last = self._db.execute(
+                "SELECT ordinal, job_id FROM history WHERE (:ordinal IS NULL OR ordinal < :ordinal)"
+                " ORDER BY ordinal DESC LIMIT 1 OFFSET :last",
+                {"ordinal": wanted.before_ordinal, "last": most - 1},
+            ).fetchone()
+        more = last is not None and most < HISTORY_MAX and len(rows) < limit
+        return [_job(*row) for row in rows], (int(last[0]), str(last[1])) if more else None
 
     def counts(self) -> dict[str, int]:
         """Ended jobs by state."""
