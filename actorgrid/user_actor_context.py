@@ -22,6 +22,8 @@ class ActorReference(NamedTuple):
     """What may be called."""
     max_pending: int
     """How many calls of one process may be unfinished."""
+    host_id: str = ""
+    """The host of its creator, where the folder is; empty where only processes of that machine can call it."""
 
 
 class CurrentActor(NamedTuple):
@@ -30,6 +32,10 @@ class CurrentActor(NamedTuple):
     reference: ActorReference
     incarnation: int
     """1, and one more each time it was begun again."""
+    path: str = ""
+    """Where its socket is: on its creator's host, as of the reference; on another one, in a folder of that name."""
+    host_id: str = ""
+    """The host that it runs on, as far as is known."""
 
 
 here: CurrentActor | None = None

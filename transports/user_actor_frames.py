@@ -19,10 +19,18 @@ begins it, in the order of the ids. Whoever dies leaves the file: so the caller 
 were begun, and sends only those again that were not.
 
 Nothing is unpickled before the secret was compared.
+
+A caller on another host says all this over a kept stream (kept_stream.py), through the agents of both hosts. It says
+first, on one line to its own, whom it wants (``FarCaller``), and the actor's agent, which makes the file then::
+
+    ["far"]                                          with the descriptor, in front of what the caller says
+
+When the caller has no connection any more because the actor is gone, it asks that agent what was begun.
 """
 
 from __future__ import annotations
 
+import fcntl
 import struct
 from collections.abc import Sequence
 from typing import Any, NamedTuple
@@ -38,6 +46,16 @@ MAX_INPUTS = 10_000
 READY_METHOD = ""
 """The method that every actor has: it gives None, as soon as the actor is there."""
 BEGUN = struct.Struct("<Q")
+BEGUN_UNKNOWN = 2**64 - 1
+"""What that file says as long as nobody knows: then all that was sent counts as begun."""
+OWNER_FILE = "owner"
+"""In the folder of an actor's creator: it holds a lock on it for as long as it lives."""
+DEATH_SUFFIX, PLACE_SUFFIX = ".end", ".at"
+"""Files beside the socket: what an actor died of, and the host that it is on where that is another one."""
+DEATH_BYTES_MAX = 2**20
+FAR_ACTOR_LINE_MAX = 512
+FOLDER_PREFIX = "ua-"
+FOLDER_HEX, ACTOR_HEX, CALLER_HEX = 12, 16, 32
 
 
 class ActorHello(NamedTuple):
@@ -64,12 +82,85 @@ class StopActor(NamedTuple):
     """Asks the actor to end, when it has done what it was asked for before."""
 
 
-CallerFrame = ActorHello | MethodCall | CancelTask | StopActor
+class FarPrelude(NamedTuple):
+    """An agent's word that the caller behind it is on another host."""
+
+
+class FarCaller(NamedTuple):
+    """Whom a caller on another host wants, and who it is."""
+
+    host_id: str
+    """Of the actor."""
+    folder: str
+    """Of the actor's creator, among those of sockets of work: ``ua-`` and 12 hexadecimal digits."""
+    actor_id: str
+    caller: str
+    """32 hexadecimal digits: its kept stream."""
+    asks: bool
+    """Whether it only asks how many of its calls were begun; ``BEGUN`` is the answer."""
+
+
+CallerFrame = ActorHello | MethodCall | CancelTask | StopActor | FarPrelude
 
 
 def encode_actor_hello(secret: str, python: str) -> bytes:
     """The first frame of a caller."""
     return encode_frame(["hello", {"version": PROTOCOL_VERSION, "secret": secret, "python": python, "objects": True}])
+
+
+def is_locked(owner_fd: int) -> bool:
+    """Whether another process holds the lock on its ``OWNER_FILE``: whether that creator lives."""
+    try:
+        fcntl.lockf(owner_fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        return True
+    return False
+
+
+def encode_far_prelude() -> bytes:
+    """The frame that an agent says in front of a caller on another host."""
+    return encode_frame(["far"])
+
+
+def far_actors_path(store_path: str) -> str:
+    """Where the agent takes callers of actors on other hosts: beside its host's object store."""
+    return store_path + "u"
+
+
+def encode_far_caller(wanted: FarCaller) -> bytes:
+    """The line that says whom a caller wants."""
+    word = "begun" if wanted.asks else "call"
+    return f"{wanted.host_id} {wanted.folder} {wanted.actor_id} {wanted.caller} {word}\n".encode()
+
+
+def parse_far_caller(said: bytes) -> tuple[FarCaller, bytes] | None:
+    """Who is wanted, and what came behind the line; ``None`` while there is no line. Raises MalformedBody."""
+    line, found, rest = said.partition(b"\n")
+    if not found and len(said) < FAR_ACTOR_LINE_MAX:
+        return None
+    words = line.decode("ascii", "replace").split(" ")
+    if not found or len(words) != 5 or words[4] not in ("call", "begun"):
+        raise MalformedBody("not the line of a caller of an actor", found=repr(line[:60]))
+    return check_far_caller(FarCaller(words[0], words[1], words[2], words[3], words[4] == "begun")), rest
+
+
+def check_far_caller(wanted: FarCaller) -> FarCaller:
+    """The same. Raises MalformedBody for names that cannot be: parts of paths are made of them."""
+    host_id, folder, actor_id, caller, _ = wanted
+    if (
+        not 0 < len(host_id) <= MAX_METHOD_CHARS
+        or not (host_id.isascii() and host_id.isprintable() and " " not in host_id)
+        or not folder.startswith(FOLDER_PREFIX)
+        or not _is_hex(folder[len(FOLDER_PREFIX) :], FOLDER_HEX)
+        or not _is_hex(actor_id, ACTOR_HEX)
+        or not _is_hex(caller, CALLER_HEX)
+    ):
+        raise MalformedBody("not an actor, or not a caller", found=repr((host_id, folder, actor_id, caller))[:200])
+    return wanted
+
+
+def _is_hex(text: str, size: int) -> bool:
+    return len(text) == size and not set(text) - set("0123456789abcdef")
 
 
 def encode_call(
@@ -114,6 +205,8 @@ def parse_caller_frame(frame: list[Any]) -> CallerFrame:
             return CancelTask(call_id)
         case ["stop"]:
             return StopActor()
+        case ["far"]:
+            return FarPrelude()
         case ["hello", {"version": int(version), "secret": str(secret), "python": str(python), **rest}]:
             return ActorHello(version, secret, python, rest.get("objects") is True)
     raise MalformedBody("not a frame of an actor's caller", found=str(frame[0])[:40] if frame else "")

@@ -6,7 +6,6 @@ were begun is told by the file in memory that goes along with the connection (us
 
 from __future__ import annotations
 
-import fcntl
 import os
 import select
 import socket
@@ -17,10 +16,7 @@ from collections import deque
 from collections.abc import Sequence
 from concurrent.futures import Future
 from functools import partial
-from pathlib import Path
 from typing import Any, Protocol, TypeVar
-
-import msgpack
 
 from actorgrid.errors import (
     ActorDied,
@@ -37,8 +33,10 @@ from actorgrid.transports.user_actor_frames import BEGUN, encode_actor_hello, en
 from actorgrid.user_actor_context import ActorReference
 
 from .actor_deaths import cut_off, dead_for, interrupted, refused
+from .actor_places import found_dead, found_place, local_path, relay_to, what_is_said
 from .call_errors import raise_failure
 from .dependencies import TaskInput
+from .far_actors import FarActorSocket, far_actors
 from .forks import renew_in_children
 from .futures import LazyFuture
 from .pickling import PYTHON, loads_value
@@ -51,9 +49,8 @@ MAX_UNSENT_BYTES = 2**20
 READ_BYTES = 256 * 1024
 RETRY_S = 0.02
 RETRY_MAX_S = 0.25
-DEATH_BYTES_MAX = 2**20
-OWNER_FILE = "owner"
-DEATH_SUFFIX = ".end"
+LAST_WORDS_S = 5.0
+"""So long what an actor on another host has answered may be under way when we know that it is no more."""
 
 
 class ActorFuture(LazyFuture[T]):
@@ -132,11 +129,15 @@ class ActorLink:
 
     __slots__ = (
         "__weakref__",
+        "at",
         "begun_fd",
         "cause",
         "death",
         "decoder",
         "delay_s",
+        "doom",
+        "doom_at",
+        "far",
         "fd",
         "incarnation",
         "interrupted",
@@ -160,6 +161,10 @@ class ActorLink:
 
     def __init__(self, reference: ActorReference, lock: threading.Lock) -> None:
         self.reference = reference
+        self.at = ""  # the host that it is on, where that is not its creator's
+        self.far: FarActorSocket | None = None  # the way there
+        self.doom: ActorDied | None = None  # what is to be its death, once all is read that is under way
+        self.doom_at = 0.0
         self.owner: ActorOwner | None = None  # where this process made it, and so hears of its starts and its end
         self.is_shared = False  # whether our handles were passed on: then it does not end when the last one here goes
         self.sock: socket.socket | None = None
@@ -339,7 +344,9 @@ class ActorLinks:
     def has_begun(self, call: ActorCall) -> bool:
         """Whether the actor has begun a call."""
         with self.lock:
-            return call.call_id in call.link.sent and call.call_id <= _begun(call.link)
+            link = call.link
+            # Of an actor on another host that is known afterwards only: what was sent may be under way.
+            return call.call_id in link.sent and (link.far is not None or call.call_id <= _begun(link))
 
     def stop(self, link: ActorLink) -> None:
         """Have the actor end when it has done all that it was asked here."""
@@ -351,12 +358,13 @@ class ActorLinks:
 
     # -- what the creator says
 
-    def came_up(self, link: ActorLink) -> None:
-        """Connect: the actor has begun to listen. Callable with any lock held."""
-        self._io().soon(partial(self._connect_now, link))
+    def came_up(self, link: ActorLink, at: str) -> None:
+        """Connect: the actor has begun to listen, on host *at*. Callable with any lock held."""
+        self._io().soon(partial(self._connect_now, link, at))
 
-    def _connect_now(self, link: ActorLink) -> None:
+    def _connect_now(self, link: ActorLink, at: str) -> None:
         with self.lock:
+            link.at = "" if at == link.reference.host_id else at
             if link.death is None and link.lost:
                 link.delay_s = RETRY_S
                 self._try(link, time.monotonic())
@@ -377,12 +385,18 @@ class ActorLinks:
             self._io().soon(partial(self._die, link, death))
 
     def _die(self, link: ActorLink, death: ActorDied) -> None:
+        with self.lock:
+            if link.far is not None and not link.far.is_over and link.doom is None and link.death is None:
+                link.doom, link.doom_at = death, time.monotonic() + LAST_WORDS_S
+                self._io().tick_soon()
+                return  # its end is told when all is read
         while link.sock is not None and _readable(link.sock):
             self._read(link)
         with self.lock:
             if link.death is not None:
                 return
             self._hang_up(link)
+            link.doom = None
             link.death = death
             link.next_try = float("inf")
             calls = [*link.interrupted, *link.unsent]
@@ -431,15 +445,25 @@ class ActorLinks:
 
     def _try(self, link: ActorLink, now: float) -> None:
         """Connect, or say when to try again, or that there is no use."""
-        sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_NONBLOCK | socket.SOCK_CLOEXEC)
+        relay = relay_to(link.at or link.reference.host_id)
+        sock: socket.socket | None = None
         begun_fd = -1
+        hello = encode_actor_hello(link.reference.secret, PYTHON)
+        link.far = None
         try:
-            sock.connect(link.reference.path)
             begun_fd = os.memfd_create("actorgrid-begun", os.MFD_CLOEXEC)
             os.pwrite(begun_fd, BEGUN.pack(0), 0)
-            socket.send_fds(sock, [encode_actor_hello(link.reference.secret, PYTHON)], [begun_fd])
+            if relay:
+                link.far = far_actors.open(relay, link.at, link.reference, begun_fd)
+                sock = link.far.sock
+                sock.send(hello)
+            else:
+                sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_NONBLOCK | socket.SOCK_CLOEXEC)
+                sock.connect(local_path(link.reference, link.at))
+                socket.send_fds(sock, [hello], [begun_fd])
         except OSError:
-            sock.close()
+            if sock is not None:
+                sock.close()
             if begun_fd >= 0:
                 os.close(begun_fd)
             self._try_later(link, now)
@@ -452,10 +476,19 @@ class ActorLinks:
         self._io().add(link)
 
     def _try_later(self, link: ActorLink, now: float) -> None:
-        death = None if link.is_ours else _found_dead(link.reference)
-        if death is not None:
-            self._io().soon(partial(self.die, link, death))
+        if link.doom is not None:
+            self._io().soon(partial(self._die, link, link.doom))
             return
+        if not link.is_ours:
+            death: ActorDied | None
+            if link.far is not None:
+                link.at, death = what_is_said(link.far, link.reference)
+            else:
+                death = found_dead(link.reference, link.at)
+                link.at = found_place(link.reference)
+            if death is not None:
+                self._io().soon(partial(self.die, link, death))
+                return
         link.next_try = now + link.delay_s
         link.delay_s = min(RETRY_MAX_S, link.delay_s * 2)
         self._io().tick_soon()
@@ -514,7 +547,7 @@ class ActorLinks:
                         found = error_from_dict(record)
             if not data:
                 self._hang_up(link)
-                if found is None and link.death is None and (link.pending or link.stop_wanted):
+                if found is None and link.death is None and (link.pending or link.stop_wanted or link.doom):
                     link.delay_s = RETRY_S
                     self._try_later(link, time.monotonic())
             else:
@@ -547,11 +580,15 @@ class ActorLinks:
 
     def _tick(self, now: float) -> None:
         with self.lock:
+            doomed = [link for link in self._links.values() if link.doom is not None and link.death is None]
             tries = [link for link in self._links.values() if link.next_try <= now and link.lost]
             for link in tries:
                 link.next_try = float("inf")
                 self._try(link, now)
-            self._io().ticking = any(link.next_try < float("inf") for link in self._links.values())
+            self._io().ticking = bool(doomed) or any(link.next_try < float("inf") for link in self._links.values())
+        for link in doomed:
+            if link.doom is not None and link.doom_at <= now:
+                self._die(link, link.doom)
 
 
 def _begun(link: ActorLink) -> int:
@@ -559,38 +596,6 @@ def _begun(link: ActorLink) -> int:
         return 0
     begun: int = BEGUN.unpack(os.pread(link.begun_fd, BEGUN.size, 0))[0]
     return begun
-
-
-def _found_dead(reference: ActorReference) -> ActorDied | None:
-    """The end of an actor that nobody here made, from what its creator left; ``None`` while it may come (back)."""
-    try:
-        with open(reference.path + DEATH_SUFFIX, "rb") as file:
-            record = msgpack.unpackb(file.read(DEATH_BYTES_MAX))
-        error = error_from_dict(record)
-        return error if isinstance(error, ActorDied) else ActorDied(str(error))
-    except FileNotFoundError:
-        pass
-    except (OSError, ValueError, TypeError, KeyError, AttributeError, msgpack.UnpackException):
-        return ActorDied("the actor is dead, and what is left of it cannot be read", asked=reference.class_name)
-    try:
-        fd = os.open(Path(reference.path).parent / OWNER_FILE, os.O_RDWR | os.O_CLOEXEC)
-    except OSError:
-        return _without_creator(reference)
-    try:
-        fcntl.lockf(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        return _without_creator(reference)
-    except OSError:
-        return None  # its creator lives, and sees to it
-    finally:
-        os.close(fd)
-
-
-def _without_creator(reference: ActorReference) -> ActorDied:
-    return ActorDied(
-        f"the actor {reference.class_name} is no more: the client that made it has closed, or is gone",
-        asked=reference.actor_id,
-        hint="an actor ends with the client that made it: make it in the process that lives longest",
-    )
 
 
 links = ActorLinks()

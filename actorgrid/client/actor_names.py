@@ -16,6 +16,7 @@ from actorgrid.errors import ActorGridError, BadRequest, LockHeld, NameTaken, No
 from actorgrid.user_actor_context import ActorReference
 
 from .actor_handles import ActorHandle
+from .actor_places import relay_to
 from .user import user_name
 
 if TYPE_CHECKING:
@@ -89,9 +90,14 @@ def find(client: Client, name: str) -> ActorHandle[Any]:
         if time.monotonic() > until:
             raise NoSuchActor(f"the name {name!r} is taken, but not by an actor that can be called yet", asked=name)
         time.sleep(LOOK_S)
-    if record.get("boot_id") != _boot_id():
-        raise NotSupported(f"the actor {name!r} is on another machine, from which it cannot be called here", asked=name)
     fields = record["reference"]
+    client._open_session().objects()  # then this process knows which host this is
+    if record.get("boot_id") != _boot_id() and not (fields.get("host_id") and relay_to(str(fields["host_id"]))):
+        raise NotSupported(
+            f"the actor {name!r} is on another machine, and cannot be called from here",
+            asked=name,
+            hint="it can be from hosts of its cluster, where object stores are enabled; elsewhere, call it in a task",
+        )
     return ActorHandle(ActorReference(**{**fields, "methods": frozenset(fields["methods"])}))
 
 

@@ -23,9 +23,11 @@ import msgpack
 from actorgrid.errors import ActorDied, ActorGridError, QueueFull, TaskCancelled, WorkerLost
 from actorgrid.objects.space import Held
 from actorgrid.transports.task_frames import fn_id_of
+from actorgrid.transports.user_actor_frames import DEATH_SUFFIX, FOLDER_HEX, OWNER_FILE, PLACE_SUFFIX
 from actorgrid.user_actor_context import MARK, ActorReference, mark
 
-from .actor_links import DEATH_SUFFIX, OWNER_FILE, ActorUse, links
+from .actor_links import ActorUse, links
+from .actor_places import folder_name, place_of_creator
 from .futures import LazyFuture, TaskFuture
 from .options import TaskOptions
 from .pickling import FunctionCode, arguments
@@ -55,7 +57,7 @@ class _CameUp(StreamItems):
 
     def put(self, body: bytes, held: tuple[Held, ...] = ()) -> None:
         self.received += 1
-        self._actor.came_up()
+        self._actor.came_up(body.decode("ascii", "replace"))
 
 
 class OwnedActor:
@@ -106,9 +108,17 @@ class OwnedActor:
         self._future = future
         future.add_done_callback(self._ended)  # type: ignore[arg-type]
 
-    def came_up(self) -> None:
-        """Connect to it. Called with the dispatcher's lock held."""
-        links.came_up(self._link)
+    def came_up(self, host_id: str) -> None:
+        """Connect to it, and leave word of where it is. Called with the dispatcher's lock held."""
+        path = self.reference.path + PLACE_SUFFIX
+        with contextlib.suppress(OSError):  # a full disk: others are told that it is not there
+            if host_id and host_id != self.reference.host_id:
+                with open(path + ".draft", "w", encoding="ascii") as file:
+                    file.write(host_id)
+                os.rename(path + ".draft", path)
+            else:
+                os.unlink(path)
+        links.came_up(self._link, host_id)
 
     def stop(self, force: bool) -> None:
         """End it: when all is done that it was asked here, or by force."""
@@ -152,6 +162,11 @@ class OwnedActor:
             return
         if isinstance(error, WorkerLost):
             links.restarts(self._link, error)
+            lease_id = error.details.get("lease_id")
+            if isinstance(
+                lease_id, str
+            ):  # its host was not reached: it is begun again when it cannot be there any more
+                self._session.end_lease(lease_id, self._owned.closed)
         lived_s = time.monotonic() - self._began
         self._early_deaths = 0 if lived_s > LIVED_S else self._early_deaths + 1
         delay_s = 0.0 if self._early_deaths < 2 else min(RESTART_DELAY_MAX_S, 0.1 * 2 ** min(self._early_deaths, 10))
@@ -185,6 +200,7 @@ class OwnedActors:
         self._actors: dict[str, OwnedActor] = {}
         self.closed = threading.Event()
         self._folder: Path | None = None
+        self._host_id = ""  # where others of the cluster may call from elsewhere
         self._owner_fd = -1
 
     def make(
@@ -204,11 +220,13 @@ class OwnedActors:
         Raises QueueFull beyond 1,000 of them, UnpicklableFunction, and what submitting raises.
         """
         actor_id = secrets.token_hex(8)
+        self._session.objects()  # opens it: then this process knows which host this is
         with self._lock:
             if len(self._actors) >= MAX_ACTORS:
                 raise QueueFull(f"this client has {MAX_ACTORS} actors already", hint="stop() those that are not needed")
             path = str(self._own_folder() / actor_id)
-        reference = ActorReference(actor_id, path, secrets.token_hex(16), made.__name__, methods, max_pending)
+        secret = secrets.token_hex(16)
+        reference = ActorReference(actor_id, path, secret, made.__name__, methods, max_pending, self._host_id)
         use = links.use(reference)
         actor = OwnedActor(
             self, self._session, reference, use, made, args, kwargs, options, max_restarts, max_concurrency
@@ -263,11 +281,16 @@ class OwnedActors:
 
     def _own_folder(self) -> Path:
         if self._folder is None:
+            host_folder, self._host_id = place_of_creator()
             runtime = os.environ.get("XDG_RUNTIME_DIR", "")
             base = runtime if runtime and len(runtime) < 60 and os.access(runtime, os.W_OK) else None
             if base is None and len(tempfile.gettempdir()) > 60:
                 base = "/tmp"  # nosec B108 - a fresh 0700 folder in it; the path of a socket holds 107 bytes
-            folder = Path(tempfile.mkdtemp(prefix="actorgrid-actors-", dir=base))
+            if host_folder:
+                folder = Path(host_folder, folder_name(secrets.token_hex(FOLDER_HEX // 2)))
+                folder.mkdir(mode=0o700)
+            else:
+                folder = Path(tempfile.mkdtemp(prefix="actorgrid-actors-", dir=base))
             fd = os.open(folder / OWNER_FILE, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
             fcntl.lockf(fd, fcntl.LOCK_EX)  # of this process, and not of those it forks
             self._folder, self._owner_fd = folder, fd

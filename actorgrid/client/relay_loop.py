@@ -32,7 +32,7 @@ class LoopTimer:
 class RelayLoop:
     """The thread runs from ``start`` until ``finish``; ``post`` is for any thread, all else for the loop's own."""
 
-    def __init__(self) -> None:
+    def __init__(self, name: str = "actorgrid-relay") -> None:
         self._watched: dict[int, tuple[Call | None, Call | None]] = {}
         self._timers: list[tuple[float, int, LoopTimer]] = []
         self._count = itertools.count()
@@ -42,7 +42,7 @@ class RelayLoop:
         self._epoll = select.epoll()
         self._epoll.register(self._wake_fd, select.EPOLLIN)
         self._lock = threading.Lock()
-        self._thread = threading.Thread(target=self._run, name="actorgrid-relay", daemon=True)
+        self._thread = threading.Thread(target=self._run, name=name, daemon=True)
 
     def start(self) -> None:
         """Begin."""

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import secrets
 import socket
-from typing import Any
+from collections.abc import Callable
+from typing import Any, Protocol
 
 import msgpack
 
@@ -22,7 +23,7 @@ from actorgrid.errors import (
     error_from_dict,
 )
 from actorgrid.transports.kept_stream import ID_CHARS, KeptStream, encode_keep, take_first_frame
-from actorgrid.transports.peer.calls import Stream
+from actorgrid.transports.peer.calls import Bytes, Stream
 from actorgrid.transports.peer.relay_end import RelayEnd
 
 from .relay_loop import RelayLoop
@@ -32,6 +33,29 @@ READ_BYTES = 256 * 1024
 UNSENT_BYTES_MAX = 512 * 1024
 _FINAL = (UnknownAllocation, NotAllowed, NotSupported, PeerRefused, WrongToken, BadRequest, PythonMismatch)
 """What no later try would change: the worker is gone, or not ours."""
+
+
+class CarryingStream(Protocol):
+    """What a worker's stream goes over for now: a stream of a connection through a door, or a local relay's socket."""
+
+    over: bool
+
+    def attach(
+        self,
+        on_data: Callable[[bytes], None],
+        on_end: Callable[[ActorGridError | None], None],
+        on_capacity: Callable[[], None] | None = None,
+    ) -> None:
+        """As ``Stream.attach``."""
+
+    def write(self, data: Bytes) -> int:
+        """As ``Stream.write``."""
+
+    def consumed(self, count: int) -> None:
+        """As ``Stream.consumed``."""
+
+    def end(self) -> None:
+        """As ``Stream.end``."""
 
 
 class RelayedSocket:
@@ -55,7 +79,7 @@ class RelayedSocket:
         self._secret = secret
         self._id = secrets.token_hex(ID_CHARS // 2)
         self._kept = KeptStream()
-        self._stream: Stream | None = None
+        self._stream: CarryingStream | None = None
         self._answered = False  # whether the worker has taken the present connection
         self._first_in = bytearray()  # what came before that
         self._first_out = b""  # our first frame, as far as it is not written
@@ -92,6 +116,9 @@ class RelayedSocket:
         stream = Stream("the host", self._target, msgpack.packb(self._head))
         stream.attach(self._came, self._ended, self._pump_out)
         end.open(stream, False)
+        self._go_on_over(stream)
+
+    def _go_on_over(self, stream: CarryingStream) -> None:
         self._stream, self._answered = stream, False
         self._first_in.clear()
         self._first_out = encode_keep(self._secret, self._id, self._kept.received)

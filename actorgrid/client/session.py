@@ -87,6 +87,7 @@ CANCELLED = "cancelled"
 WELCOME_TIMEOUT_S = 30.0
 KEEP_ALIVE_S = 1.0
 LOOK_S = 0.25
+END_LOOK_S, END_LOOK_MAX_S = 0.05, 1.0
 LOSS_ASK_S = 5.0
 TAKE_OVER_S = 10.0
 """For values in the object store that somebody may still ask for when a client closes."""
@@ -436,7 +437,22 @@ class Session:
         ending = self._ending(loss.session_id, loss.lease_id)
         if ending.get("reason") == CANCELLED:
             return _cancelled(loss.lease_id)
-        return _with_ending(loss.error, ending) if ending.get("ended") else loss.error
+        if ending.get("ended"):
+            return _with_ending(loss.error, ending)
+        loss.error.details["lease_id"] = loss.lease_id  # its worker may go on, for all that is known
+        return loss.error
+
+    def end_lease(self, lease_id: str, unwanted: threading.Event) -> None:
+        """End a lease, and wait until its worker is gone, or nobody can be working under it any more; or *unwanted*."""
+        delay_s = END_LOOK_S
+        while not unwanted.wait(delay_s) and not self._stop.is_set():
+            delay_s = min(END_LOOK_MAX_S, 2 * delay_s)
+            try:
+                self._http.post(f"/api/leases/{segment(lease_id)}/cancel", {}, repeat=True)
+            except NotFound:
+                return
+            except ActorGridError:
+                continue  # no host that knows is reached: the worker may go on
 
     def _ending(self, session_id: str, lease_id: str) -> dict[str, Any]:
         path = f"/api/sessions/{segment(session_id)}/leases/{segment(lease_id)}/end"

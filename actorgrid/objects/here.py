@@ -30,6 +30,11 @@ def use_store(path: str, host: str) -> None:
     _path, _host = path, host
 
 
+def whereabouts() -> tuple[str, str]:
+    """Where the store of this process's host listens, and which host that is; empty where that is not known."""
+    return _path, _host
+
+
 def open_space(path: str, secret: bytes, about: SpaceAbout) -> ObjectSpace:
     """The space of that secret at the store at *path*, which a session has here."""
     global _path

@@ -17,6 +17,8 @@ from actorgrid.transports.object_frames import far_path
 from actorgrid.transports.peer.calls import IncomingCall, PendingAnswer, Stream
 from actorgrid.transports.peer.limits import PeerLimits
 from actorgrid.transports.peer.net import PeerNet
+from actorgrid.transports.peer.relay_end import ACTOR
+from actorgrid.transports.user_actor_frames import far_actors_path
 
 from ..consensus.member_links import addresses_of, refusal
 from ..ledger.client import LedgerClient, LedgerFollower
@@ -28,6 +30,7 @@ from ..security.peer_identity import peer_identity
 from ..work.attempt_dir import RESULT_FILE_BYTES_MAX
 from ..work.attempt_specs import object_store_path
 from ..work.environment import host_tag
+from .actor_relays import ActorRelays
 from .fetching import Fetching
 from .measuring import Measuring
 from .messages import (
@@ -98,6 +101,7 @@ class Links(LedgerFollower):
         self._relays = Relays(runtime, host.paths.work_sockets_dir, self._open_stream)
         self._store_path = object_store_path(host.paths.work_sockets_dir, host_tag(host.paths.data_dir))
         self._object_relays = ObjectRelays(runtime, self._store_path, self._open_stream)
+        self._actor_relays = ActorRelays(runtime, host.paths.work_sockets_dir, self._open_stream)
         self._services = Services(self, self._relays, self._keep)
         self._payloads = Payloads()
         self._served_total = 0
@@ -121,6 +125,7 @@ class Links(LedgerFollower):
             limits=LIMITS,
         )
         self._object_relays.listen(Path(far_path(str(self._store_path))))
+        self._actor_relays.listen(Path(far_actors_path(str(self._store_path))))
         self.spawn(self._ledger.start())
         self.spawn(Measuring(self, self._ledger, self._net.call).run())
         self.every(REPAIR_S, self._repair)
@@ -129,6 +134,7 @@ class Links(LedgerFollower):
         """Close everything; who waits for another host hears PeerGone."""
         self._relays.close_all()
         self._object_relays.close()
+        self._actor_relays.close()
         self._net.close()
 
     # -- the ledger
@@ -215,8 +221,12 @@ class Links(LedgerFollower):
         if stream.target == OBJECTS:
             self._object_relays.take(stream)
             return
+        if stream.target == ACTOR:
+            self._actor_relays.take(stream, unpack_fields(stream.head))
+            return
         if stream.target != WORKER:
-            raise NotSupported("there is no such stream", asked=stream.target[:80], found=f"{WORKER}, {OBJECTS}")
+            known = f"{WORKER}, {OBJECTS}, {ACTOR}"
+            raise NotSupported("there is no such stream", asked=stream.target[:80], found=known)
         self._relays.take(stream, str(unpack_fields(stream.head).get("lease_id")))
 
     # -- what the servers of this host ask
@@ -403,6 +413,8 @@ class Links(LedgerFollower):
             "relays_opened_total": float(self._relays.opened_total),
             "object_relays": float(len(self._object_relays)),
             "object_relays_opened_total": float(self._object_relays.opened_total),
+            "actor_relays": float(len(self._actor_relays)),
+            "actor_relays_opened_total": float(self._actor_relays.opened_total),
         }
         for refusal_name, count in self._net.refusals.items():
             figures[f"links_refused_{refusal_name}_total"] = float(count)

@@ -2,28 +2,25 @@
 
 A process says on one line which host it wants, and then speaks with the store there as it would with its own: whose
 objects it may read is told by the secret of their space, which goes through unread. Bounds: ``STREAMS_MAX``
-connections each way, ``STREAMS_OF_HOST_MAX`` of them with one host, ``STRANGERS_MAX`` that have not said whom they want
-(the oldest gives way).
+connections each way, ``STREAMS_OF_HOST_MAX`` of them with one host.
 """
 
 from __future__ import annotations
 
 import socket
 from collections.abc import Callable
-from contextlib import suppress
 from pathlib import Path
 
-from actorgrid.errors import ActorGridError, Overloaded, PeerGone, StartFailed
+from actorgrid.errors import Overloaded, PeerGone
 from actorgrid.transports.object_frames import FAR_LINE_MAX, parse_far_line
 from actorgrid.transports.peer.calls import NetLoop, Stream
 
+from .line_door import LineDoor
 from .pipe import Pipe
 
 STREAMS_MAX = 1024
 STREAMS_OF_HOST_MAX = 256
 """Half of what a link takes each way: workers need streams as well."""
-STRANGERS_MAX = 64
-BACKLOG = 64
 OBJECTS = "objects"
 """The target of a stream to a host's object store."""
 
@@ -37,8 +34,9 @@ class ObjectRelays:
         self._loop = loop
         self._store_path = store_path
         self._open_stream = open_stream
-        self._listener: socket.socket | None = None
-        self._strangers: dict[socket.socket, bytes] = {}  # with what they have said
+        self._door = LineDoor(
+            loop, FAR_LINE_MAX, parse_far_line, self._lead
+        )  # whoever asks says that it is not reached
         self._going_out: dict[Pipe, str] = {}  # with the other host
         self._coming_in: dict[Pipe, str] = {}
         self.opened_total = 0
@@ -50,63 +48,11 @@ class ObjectRelays:
 
     def listen(self, path: Path) -> None:
         """Take processes at *path*. Raises StartFailed."""
-        path.unlink(missing_ok=True)
-        listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_NONBLOCK | socket.SOCK_CLOEXEC)
-        try:
-            listener.bind(str(path))
-            path.chmod(0o600)
-            listener.listen(BACKLOG)
-        except OSError as error:
-            listener.close()
-            raise StartFailed(f"no relay to the object stores of other hosts: {error}", asked=str(path)) from error
-        self._listener = listener
-        self._loop.watch(listener.fileno(), self._accept)
+        self._door.listen(path, "relay to the object stores of other hosts")
 
-    def _accept(self) -> None:
-        assert self._listener is not None, "it is watched while it is there"
-        try:
-            local, _ = self._listener.accept()
-        except OSError:
-            return  # it went away again
-        while len(self._strangers) >= STRANGERS_MAX:
-            self._dismiss(next(iter(self._strangers)))
-        local.setblocking(False)
-        self._strangers[local] = b""
-        self._loop.watch(local.fileno(), lambda: self._hear(local))
-
-    def _hear(self, local: socket.socket) -> None:
-        said = self._strangers.get(local)
-        if said is None:
-            return  # it gave way to another one
-        try:
-            data = local.recv(FAR_LINE_MAX - len(said))
-        except BlockingIOError:
-            return
-        except OSError:
-            data = b""
-        if not data:
-            self._dismiss(local)
-            return
-        said += data
-        self._strangers[local] = said
-        try:
-            line = parse_far_line(said)
-            if line is None:
-                return  # more is to come
-            host_id, rest = line
-            _check_room(self._going_out, host_id)
-            stream = self._open_stream(host_id, OBJECTS, b"")
-        except ActorGridError:
-            self._dismiss(local)  # whoever asks says that the host is not reached
-            return
-        del self._strangers[local]
-        self._loop.unwatch(local.fileno())
-        self._join(local, stream, self._going_out, rest)
-
-    def _dismiss(self, local: socket.socket) -> None:
-        del self._strangers[local]
-        self._loop.unwatch(local.fileno())
-        local.close()
+    def _lead(self, local: socket.socket, host_id: str, said: bytes) -> None:
+        _check_room(self._going_out, host_id)
+        self._join(local, self._open_stream(host_id, OBJECTS, b""), self._going_out, said)
 
     # -- on the host of the store
 
@@ -133,14 +79,7 @@ class ObjectRelays:
 
     def close(self) -> None:
         """End all of it, as this server stops."""
-        if self._listener is not None:
-            self._loop.unwatch(self._listener.fileno())
-            with suppress(OSError):
-                Path(self._listener.getsockname()).unlink(missing_ok=True)
-            self._listener.close()
-            self._listener = None
-        for local in list(self._strangers):
-            self._dismiss(local)
+        self._door.close()
         for pipe in [*self._going_out, *self._coming_in]:
             pipe.close(PeerGone("the links of this host are stopping"))
 

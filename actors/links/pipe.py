@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import socket
 from collections.abc import Callable
+from contextlib import suppress
 
 from actorgrid.errors import ActorGridError, PeerGone
 from actorgrid.transports.peer.calls import NetLoop, Stream
@@ -17,7 +18,8 @@ READ_BYTES = 128 * 2**10
 
 class Pipe:
     """Joins a socket and a stream. *on_over* is called once, when both have ended. *first*: what came by the stream
-    before; *said*: what was read of the socket before."""
+    before; *said*: what was read of the socket before. *refuse*: gives what the socket is told of an error that ends a
+    stream over which nothing has come."""
 
     def __init__(
         self,
@@ -27,6 +29,7 @@ class Pipe:
         on_over: Callable[[Pipe], None],
         first: bytes = b"",
         said: bytes = b"",
+        refuse: Callable[[ActorGridError], bytes] | None = None,
     ) -> None:
         self._loop = loop
         self._local = local
@@ -37,6 +40,7 @@ class Pipe:
         self._local_ended = False
         self._stream_ended = False
         self._over = False
+        self._refuse = refuse
         local.setblocking(False)
         stream.attach(self._came, self._remote_ended, self._pump_out)
         self._watch()
@@ -78,6 +82,7 @@ class Pipe:
     # -- from the other host
 
     def _came(self, data: bytes) -> None:
+        self._refuse = None
         self._to_local += data
         self._pump_in()
 
@@ -105,6 +110,9 @@ class Pipe:
 
     def _remote_ended(self, error: ActorGridError | None) -> None:
         if error is not None:
+            if self._refuse is not None and not self._over:
+                with suppress(OSError):  # it left
+                    self._local.send(self._refuse(error))
             self._finish()
             return
         self._stream_ended = True

@@ -11,7 +11,9 @@ from collections.abc import Collection, Iterable
 from pathlib import Path
 
 from actorgrid.supervisors.server import Server
+from actorgrid.transports.user_actor_frames import FOLDER_PREFIX, OWNER_FILE, is_locked
 
+from ..files.untrusted_files import remove_tree
 from ..ledger.attempt_ids import job_of
 from .attempt_dir import AttemptDir, is_id
 from .containers import REMOVE_S, ContainerRemoval
@@ -59,6 +61,9 @@ def remove_dead_sockets(folder: Path, now: float | None = None) -> int:
     now = time.time() if now is None else now
     removed = 0
     for path in folder.iterdir():
+        if path.is_dir():
+            removed += _remove_dead_actors(path, now)
+            continue
         with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_NONBLOCK) as probe:
             try:
                 if now - path.stat().st_mtime < SOCKET_AGE_S:
@@ -70,6 +75,34 @@ def remove_dead_sockets(folder: Path, now: float | None = None) -> int:
             except OSError:
                 continue  # gone, or busy: somebody listens
     return removed
+
+
+def _remove_dead_actors(folder: Path, now: float) -> bool:
+    """Remove the folder of a creator of actors that was killed, or in which no actor of another host's is left."""
+    if not folder.name.startswith(FOLDER_PREFIX) or now - folder.stat().st_mtime < SOCKET_AGE_S:
+        return False
+    try:
+        owner = os.open(folder / OWNER_FILE, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW)
+    except OSError:
+        lives = any(_listens(path) for path in folder.iterdir() if path.is_socket())
+    else:
+        lives = is_locked(owner)
+        os.close(owner)
+    if lives:
+        return False
+    remove_tree(folder)
+    return True
+
+
+def _listens(path: Path) -> bool:
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_NONBLOCK) as probe:
+        try:
+            probe.connect(str(path))
+        except ConnectionRefusedError:
+            return False
+        except OSError:
+            return True  # busy
+    return True
 
 
 def old_attempts(attempts_dir: Path, keep: int) -> list[Path]:

@@ -16,6 +16,7 @@ import signal
 import socket
 import threading
 from collections.abc import Callable, Iterator
+from time import monotonic
 from typing import Any, NamedTuple
 
 from actorgrid.errors import ActorGridError, Overloaded, PeerRefused, TransportError
@@ -47,7 +48,7 @@ class HandedOver(NamedTuple):
 class _Carried:
     """One client's stream, and the present connection, if there is one."""
 
-    __slots__ = ("connection", "inner", "keep", "over", "stream", "to_inner")
+    __slots__ = ("alone_since", "connection", "inner", "keep", "over", "stream", "to_inner")
 
     def __init__(self, keep: Keep, inner: socket.socket) -> None:
         self.keep = keep
@@ -56,17 +57,20 @@ class _Carried:
         self.connection: socket.socket | None = None
         self.to_inner = bytearray()  # came, and was not taken by the worker yet
         self.over = False  # the worker's end is closed: what is left goes out, and then the connection
+        self.alone_since = monotonic()  # when there was no connection any more
 
 
 class KeptConnections:
     """The thread. *is_over*: whether our time is over, so that nothing we say counts any more.
 
     ``adopt`` and ``attach`` take connections whose first frame was read, and its secret checked; ``listen`` has the
-    thread take those of known streams itself, while nobody else looks at the listener.
+    thread take those of known streams itself, while nobody else looks at the listener. A stream ends that has had no
+    connection for *patience_s*: where nothing else ends those of clients that were killed.
     """
 
-    def __init__(self, is_over: Callable[[], bool] = lambda: False) -> None:
+    def __init__(self, is_over: Callable[[], bool] = lambda: False, patience_s: float | None = None) -> None:
         self._is_over = is_over
+        self._patience_s = patience_s
         self._begin()
         os.register_at_fork(after_in_child=self._begin)
 
@@ -78,6 +82,7 @@ class KeptConnections:
         self._listener: socket.socket | None = None
         self._thread: threading.Thread | None = None
         self._wake_fd = -1
+        self._emptier = threading.Condition(self._lock)
 
     # -- for the worker's main thread
 
@@ -94,7 +99,12 @@ class KeptConnections:
                 theirs.close()
                 raise Overloaded(f"{MAX_STREAMS} processes are connected from other machines already")
             carried = _Carried(keep, ours)
-            self._connect(carried, connection, keep)
+            try:
+                self._connect(carried, connection, keep)
+            except ActorGridError:
+                ours.close()
+                theirs.close()
+                raise
             self._streams[keep.stream_id] = carried
         self._start()
         return theirs
@@ -111,6 +121,11 @@ class KeptConnections:
             self._connect(carried, connection, keep)
         self._wake()
         return True
+
+    def send_last(self, timeout_s: float) -> None:
+        """Wait until what is over was said to those who are connected."""
+        with self._lock:
+            self._emptier.wait_for(lambda: not any(each.connection for each in self._streams.values()), timeout_s)
 
     def listen(self, listener: socket.socket) -> None:
         """Take connections for the streams that there are, until ``leave_listener``; all others are refused."""
@@ -194,7 +209,8 @@ class KeptConnections:
                     poll.register(stranger, select.POLLIN)
                 if self._listener is not None:
                     poll.register(self._listener, select.POLLIN)
-            ready = {fd for fd, _ in poll.poll()}
+                wait_ms = self._expire()
+            ready = {fd for fd, _ in poll.poll(wait_ms)}
             if self._wake_fd in ready:
                 os.eventfd_read(self._wake_fd)
             with self._lock:
@@ -204,6 +220,16 @@ class KeptConnections:
                     self._hear(fd)
                 for carried in list(self._streams.values()):
                     self._carry(carried, ready)
+
+    def _expire(self) -> float | None:
+        """End the streams that nobody came back to; how many ms it may take until that is to be looked at again."""
+        if self._patience_s is None:
+            return None
+        alone = [carried for carried in self._streams.values() if carried.connection is None]
+        for carried in alone:
+            if monotonic() - carried.alone_since > self._patience_s:
+                self._forget(carried)
+        return 1000.0 * self._patience_s / 10 if alone else None
 
     def _watch(self, poll: select.poll, carried: _Carried) -> None:
         # Of what is registered, the kernel tells the end, too, again and again: only what would be dealt with.
@@ -291,13 +317,14 @@ class KeptConnections:
     def _disconnect(self, carried: _Carried) -> None:
         if carried.connection is not None:
             carried.connection.close()
-            carried.connection = None
+            carried.connection, carried.alone_since = None, monotonic()
 
     def _forget(self, carried: _Carried) -> None:
         self._disconnect(carried)
         carried.over = True
         carried.inner.close()
         self._streams.pop(carried.keep.stream_id, None)
+        self._emptier.notify_all()
 
     # -- those who come while the worker is busy
 

@@ -41,27 +41,49 @@ def begin(
     reference: ActorReference, max_concurrency: int, made: type[Any], args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> UserActor:
     """Make the object; what is raised is the end of the actor. The worker has it called then (``UserActor.serve``)."""
+    path, host_id = _place_of(reference)
+    incarnation = incarnation_of(os.environ.get(MARK, ""))
+    os.environ[ATTEMPT_NUMBER] = str(incarnation)
+    user_actor_context.begins(CurrentActor(reference, incarnation, path, host_id))
+    thing = made(*args, **kwargs)
+    return UserActor(reference, incarnation, max_concurrency, thing, path, host_id)
+
+
+def _place_of(reference: ActorReference) -> tuple[str, str]:
+    """Where the actor's socket is to be, and on which host: with its creator's, or in a folder of that name here.
+
+    Raises NotSupported where nobody would find it.
+    """
+    store, host_id = here.whereabouts()
     folder = os.path.dirname(reference.path)
-    if not os.path.isdir(folder):
+    if reference.host_id and store and host_id and host_id != reference.host_id:
+        folder = os.path.join(os.path.dirname(store), os.path.basename(folder))
+    elif not os.path.isdir(folder):
         raise NotSupported(
-            "an actor runs on the host of the client that made it, and got a worker on another",
+            "the actor can run on the host of the client that made it alone, and got a worker on another",
             asked=folder,
             found=f"host {os.uname().nodename}, where that folder is not",
             hint="free some room on the client's host, or ask for what it has",
             actor_elsewhere=True,
         )
-    incarnation = incarnation_of(os.environ.get(MARK, ""))
-    os.environ[ATTEMPT_NUMBER] = str(incarnation)
-    user_actor_context.begins(CurrentActor(reference, incarnation))
-    thing = made(*args, **kwargs)
-    return UserActor(reference, incarnation, max_concurrency, thing)
+    return os.path.join(folder, os.path.basename(reference.path)), host_id
 
 
 class UserActor:
     """The object and its callers."""
 
-    def __init__(self, reference: ActorReference, incarnation: int, max_concurrency: int, thing: object) -> None:
+    def __init__(
+        self,
+        reference: ActorReference,
+        incarnation: int,
+        max_concurrency: int,
+        thing: object,
+        path: str = "",
+        host_id: str = "",
+    ) -> None:
         self._reference = reference
+        self._path = path or reference.path
+        self.host_id = host_id
         self._thing = thing
         self._most = max_concurrency
         self._is_async = any(
@@ -69,9 +91,7 @@ class UserActor:
         )
         self._threads = ThreadPoolExecutor(max_concurrency, "actorgrid-method") if max_concurrency > 1 else None
         listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-        with contextlib.suppress(FileNotFoundError):
-            os.unlink(reference.path)  # of the incarnation before, which nobody listens at
-        listener.bind(reference.path)
+        self._bind(listener)
         listener.listen(128)
         self._epoll = select.epoll()
         self._callers = Callers(listener, self._epoll, reference.secret, incarnation)
@@ -80,6 +100,21 @@ class UserActor:
         self._flush_output: Callable[[], None] = lambda: None
         self._timed = False
         self.calls = 0
+
+    def _bind(self, listener: socket.socket) -> None:
+        folder = os.path.dirname(self._path)
+        while True:
+            if self._path != self._reference.path:
+                os.makedirs(folder, mode=0o700, exist_ok=True)
+            with contextlib.suppress(FileNotFoundError):
+                os.unlink(self._path)  # of the incarnation before, which nobody listens at
+            try:
+                listener.bind(self._path)
+                return
+            except FileNotFoundError:
+                if self._path == self._reference.path:
+                    raise  # its creator is gone
+                # Otherwise another actor of that creator has ended here just now, and taken the folder with it.
 
     def serve(
         self, watched: Mapping[int, Callable[[], None]], is_wanted: Callable[[], bool], flush_output: Callable[[], None]
@@ -103,7 +138,10 @@ class UserActor:
             self._callers.close()
             self._epoll.close()
             with contextlib.suppress(OSError):  # its creator may have cleared up already
-                os.unlink(self._reference.path)
+                os.unlink(self._path)
+            if self._path != self._reference.path:
+                with contextlib.suppress(OSError):  # others of that creator are here
+                    os.rmdir(os.path.dirname(self._path))
         return self.calls
 
     @property

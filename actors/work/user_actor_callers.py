@@ -2,6 +2,9 @@
 
 Each caller has a queue of its own, and they take turns: its calls begin in the order in which it made them, and one
 that sends thousands holds up no other's.
+
+A caller on another host comes by agents, over connections that may break: we read one end of a socket pair, and
+notice nothing of that (kept_connections.py).
 """
 
 from __future__ import annotations
@@ -24,11 +27,13 @@ from actorgrid.errors import (
     WrongToken,
 )
 from actorgrid.transports.frames import FrameDecoder
+from actorgrid.transports.kept_stream import Keep, parse_keep
 from actorgrid.transports.task_frames import CancelTask, encode_failure
 from actorgrid.transports.user_actor_frames import (
     BEGUN,
     PROTOCOL_VERSION,
     ActorHello,
+    FarPrelude,
     MethodCall,
     StopActor,
     encode_actor_refused,
@@ -36,7 +41,9 @@ from actorgrid.transports.user_actor_frames import (
     parse_caller_frame,
 )
 
+from .client_hello import is_secret
 from .environment import PYTHON
+from .kept_connections import KeptConnections
 
 READ_BYTES = 256 * 1024
 HELLO_BYTES = 4096  # a stranger may make us hold no more than this
@@ -46,14 +53,16 @@ MAX_WAITING = 1000  # calls of one caller that are read ahead; more stay in its 
 MAX_WAITING_BYTES = 64 * 2**20
 MAX_UNSENT_BYTES = 16 * 2**20  # answers of one caller; with more it does not read, and none of its calls begins
 LAST_WORDS_S = 5.0
+FAR_PATIENCE_S = 90.0
+"""For so long we wait for a caller on another host to be back: longer than it tries."""
 
 
 class Caller:
     """One connection."""
 
     __slots__ = (
-        "begun_fd", "cancelled", "decoder", "gone", "mask", "objects", "out", "queued", "socket", "waiting",
-        "waiting_bytes", "welcome",
+        "begun_fd", "cancelled", "decoder", "far", "gone", "last_begun", "mask", "objects", "out", "queued", "socket",
+        "stream_id", "waiting", "waiting_bytes", "welcome",
     )  # fmt: skip
 
     def __init__(self, connection: socket.socket) -> None:
@@ -68,10 +77,21 @@ class Caller:
         self.cancelled: set[int] = set()  # ids of waiting calls
         self.out = bytearray()
         self.begun_fd = -1
+        self.last_begun = 0
+        self.far = False  # whether an agent is in front of it
+        self.stream_id = ""  # of one that comes over a network
         self.mask = select.EPOLLIN
+
+    def takes_file(self, begun_fd: int) -> None:
+        """Leave word in that file from here on."""
+        if self.begun_fd >= 0:
+            os.close(self.begun_fd)
+        self.begun_fd = begun_fd
+        os.pwrite(begun_fd, BEGUN.pack(self.last_begun), 0)
 
     def begins(self, call: MethodCall) -> None:
         """Leave word that the call begins, for when we are no more."""
+        self.last_begun = call.call_id
         if self.begun_fd >= 0:
             os.pwrite(self.begun_fd, BEGUN.pack(call.call_id), 0)
 
@@ -89,6 +109,7 @@ class Callers:
         self._dirty: dict[int, Caller] = {}  # to whom something is to be sent
         self.cancelled: deque[tuple[Caller, int]] = deque()  # calls that may run, and are not wanted any more
         self.stopping = False
+        self._kept = KeptConnections(patience_s=FAR_PATIENCE_S)
         listener.setblocking(False)
         epoll.register(listener, select.EPOLLIN)
 
@@ -155,6 +176,7 @@ class Callers:
             with contextlib.suppress(OSError):  # it left, or does not read
                 caller.socket.sendall(caller.out)
             self._leave(caller)
+        self._kept.send_last(LAST_WORDS_S)
 
     # -- inside
 
@@ -178,11 +200,11 @@ class Callers:
             else:
                 data, descriptors, _, _ = socket.recv_fds(caller.socket, HELLO_BYTES, 1)
                 for descriptor in descriptors:
-                    if caller.begun_fd >= 0:
-                        os.close(caller.begun_fd)
-                    caller.begun_fd = descriptor
+                    caller.takes_file(descriptor)
             for frame in caller.decoder.feed(data):
                 self._take(caller, frame)
+                if caller.gone:
+                    return
             if not caller.welcome and caller.decoder.pending_bytes > HELLO_BYTES:
                 raise PeerRefused("the first frame must be a hello, and short")
         except BlockingIOError:
@@ -200,8 +222,14 @@ class Callers:
             self._listen(caller)
 
     def _take(self, caller: Caller, frame: list[object]) -> None:
+        if not caller.welcome and (keep := parse_keep(frame)) is not None:
+            self._keep(caller, keep)
+            return
         message = parse_caller_frame(frame)
         if not caller.welcome:
+            if isinstance(message, FarPrelude):
+                caller.far = True
+                return
             if not isinstance(message, ActorHello):
                 raise PeerRefused("the first frame must be a hello")
             self._check(message)
@@ -224,6 +252,34 @@ class Callers:
             self.stopping = True
         else:
             raise MalformedBody("a second hello")
+
+    def _keep(self, caller: Caller, keep: Keep) -> None:
+        """Go on with a caller over one end of a socket pair, or, with one that is back, as before."""
+        if not is_secret(keep.secret, self._secret):
+            raise WrongToken("this handle is not of this actor", hint="use the handle that its creation gave")
+        if caller.stream_id:
+            raise MalformedBody("a kept stream inside of another")
+        connection, fd = caller.socket, caller.socket.fileno()
+        before = next((each for each in self._callers.values() if each.stream_id == keep.stream_id), None)
+        if before is not None and self._kept.attach(connection, keep):
+            if caller.begun_fd >= 0:  # the agent may have made another file, as it has started again
+                before.takes_file(os.dup(caller.begun_fd))
+            self._callers.pop(fd)
+            self._epoll.unregister(fd)
+            caller.socket, spare = socket.socketpair()  # the connection is not ours to close any more
+            spare.close()
+            self._callers[caller.socket.fileno()] = caller
+            self._epoll.register(caller.socket, select.EPOLLIN)
+            self._leave(caller)
+            return
+        inner = self._kept.adopt(connection, keep)  # which leaves all as it was where it refuses
+        self._callers.pop(fd)
+        self._epoll.unregister(fd)
+        inner.setblocking(False)
+        caller.socket, caller.stream_id, caller.decoder = inner, keep.stream_id, FrameDecoder()
+        caller.mask = select.EPOLLIN
+        self._callers[inner.fileno()] = caller
+        self._epoll.register(inner, select.EPOLLIN)
 
     def _check(self, hello: ActorHello) -> None:
         if hello.version != PROTOCOL_VERSION:

@@ -500,9 +500,9 @@ class Worker:
         return count
 
     def _serve(self, client: ClientConnection, task_id: int, actor: UserActor) -> int:
-        """Let an actor be called until nobody wants it any more; one empty item says that it can be."""
+        """Let an actor be called until nobody wants it any more; one item says that it can be, and on which host."""
         self._control.sendall(encode_frame(["spoiled", "it held an actor of the user's"]))
-        client.reply(encode_item(task_id, b""))
+        client.reply(encode_item(task_id, actor.host_id.encode()))
         self.flush_replies()
 
         def is_wanted() -> bool:

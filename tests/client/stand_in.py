@@ -19,7 +19,7 @@ from typing import Any
 from urllib.parse import parse_qsl, urlsplit
 
 from actorgrid.client.client import Client
-from actorgrid.errors import ActorGridError, Overloaded, StartFailed, UnknownSession, WrongToken
+from actorgrid.errors import ActorGridError, Overloaded, StartFailed, UnknownAllocation, UnknownSession, WrongToken
 from actorgrid.transports.frames import FrameDecoder, encode_frame
 
 _WORKER = """
@@ -167,6 +167,12 @@ class StandIn:
                 if worker is not None:
                     worker.stop()
                 return 200, {"done": True}
+            case ("POST", ["leases", lease_id, "cancel"]):
+                worker = self.leases.pop(lease_id, None)
+                if worker is None:
+                    raise UnknownAllocation("no such lease", asked=lease_id)
+                worker.stop()
+                return 200, {"lease_id": lease_id}
         raise ActorGridError(f"the stand-in does not serve {method} {path}")
 
     def _lease(self, session_id: str, body: dict[str, Any]) -> dict[str, Any]:

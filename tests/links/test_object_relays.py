@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from actorgrid.actors.links import object_relays
+from actorgrid.actors.links import line_door, object_relays
 from actorgrid.actors.links.object_relays import OBJECTS, ObjectRelays
 from actorgrid.supervisors.inline import InlineNode
 from actorgrid.transports.object_frames import encode_far_line
@@ -122,7 +122,7 @@ def test_the_store_hears_of_the_end_of_a_process(rig: Rig) -> None:
 
 def test_a_line_may_come_in_parts(rig: Rig) -> None:
     with closing(rig.connect(b"fa")) as process:
-        rig.until(lambda: len(rig.near._strangers) == 1)
+        rig.until(lambda: len(rig.near._door._strangers) == 1)
         process.send(b"r\nx")
         with closing(rig.accepted()) as store:
             rig.until(lambda: len(rig.far) == 1)
@@ -144,12 +144,12 @@ def test_a_host_without_a_store_ends_the_connection(rig: Rig, tmp_path: Path) ->
 
 
 def test_one_that_stays_silent_gives_way(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(object_relays, "STRANGERS_MAX", 3)
+    monkeypatch.setattr(line_door, "STRANGERS_MAX", 3)
     with closing(rig.connect(b"f")) as first:
-        rig.until(lambda: len(rig.near._strangers) == 1)
+        rig.until(lambda: len(rig.near._door._strangers) == 1)
         others = [rig.connect(b"f") for _ in range(3)]
         rig.until(lambda: rig.ends(first))
-        assert len(rig.near._strangers) == 3
+        assert len(rig.near._door._strangers) == 3
         for other in others:
             other.close()
 

@@ -1,0 +1,126 @@
+"""Where an actor is, as a process sees it: a socket of this host, or a way to another one; or that it is no more."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import msgpack
+
+from actorgrid.errors import ActorDied, HostUnreachable, UnknownAllocation, error_from_dict
+from actorgrid.objects import here
+from actorgrid.transports.user_actor_frames import (
+    DEATH_BYTES_MAX,
+    DEATH_SUFFIX,
+    FOLDER_PREFIX,
+    OWNER_FILE,
+    PLACE_SUFFIX,
+    far_actors_path,
+    is_locked,
+)
+from actorgrid.user_actor_context import ActorReference
+
+from .actor_deaths import refused
+from .far_actors import FarActorSocket
+
+HOST_ID_MAX = 200
+
+
+def place_of_creator() -> tuple[str, str]:
+    """The folder of this host in which creators of actors that other hosts may call have theirs, and this host's id;
+    empty where there is none."""
+    store, host_id = here.whereabouts()
+    if not store or not host_id or not os.path.exists(far_actors_path(store)):
+        return "", ""
+    folder = os.path.dirname(store)
+    return (folder, host_id) if os.access(folder, os.W_OK | os.X_OK) else ("", "")
+
+
+def relay_to(wanted: str) -> str:
+    """Where this host takes callers of actors on that one; empty where it is this one, or cannot."""
+    store, host_id = here.whereabouts()
+    path = far_actors_path(store)
+    return path if store and host_id and wanted and wanted != host_id and os.path.exists(path) else ""
+
+
+def local_path(reference: ActorReference, at: str) -> str:
+    """Where an actor of this host listens."""
+    store, host_id = here.whereabouts()
+    if at and at == host_id and host_id != reference.host_id:
+        folder = os.path.basename(os.path.dirname(reference.path))
+        return os.path.join(os.path.dirname(store), folder, reference.actor_id)
+    return reference.path
+
+
+def found_place(reference: ActorReference) -> str:
+    """The host that an actor is on, as its creator's folder, on this host, says; empty for this one."""
+    _, host_id = here.whereabouts()
+    if not reference.host_id or host_id != reference.host_id:
+        return ""  # it is asked for there
+    try:
+        with open(reference.path + PLACE_SUFFIX, encoding="ascii") as file:
+            return file.read(HOST_ID_MAX)
+    except (OSError, UnicodeDecodeError):
+        return ""
+
+
+def found_dead(reference: ActorReference, at: str) -> ActorDied | None:
+    """The end of an actor that nobody here made, from what its creator left; ``None`` while it may come (back)."""
+    _, host_id = here.whereabouts()
+    if at or (reference.host_id and host_id and host_id != reference.host_id):
+        return None  # its creator's host is asked next
+    try:
+        with open(reference.path + DEATH_SUFFIX, "rb") as file:
+            record = msgpack.unpackb(file.read(DEATH_BYTES_MAX))
+        error = error_from_dict(record)
+        return error if isinstance(error, ActorDied) else ActorDied(str(error))
+    except FileNotFoundError:
+        pass
+    except (OSError, ValueError, TypeError, KeyError, AttributeError, msgpack.UnpackException):
+        return ActorDied("the actor is dead, and what is left of it cannot be read", asked=reference.class_name)
+    try:
+        fd = os.open(Path(reference.path).parent / OWNER_FILE, os.O_RDWR | os.O_CLOEXEC)
+    except OSError:
+        return _without_creator(reference)
+    try:
+        return None if is_locked(fd) else _without_creator(reference)  # one that lives sees to it
+    finally:
+        os.close(fd)
+
+
+def what_is_said(far: FarActorSocket, reference: ActorReference) -> tuple[str, ActorDied | None]:
+    """Where to look next for an actor whose way to another host ended, or that it is no more."""
+    failure = far.failure
+    if isinstance(failure, ActorDied):
+        return "", failure
+    if isinstance(failure, UnknownAllocation):
+        at = failure.details.get("actor_at")
+        if isinstance(at, str) and at and at != far.host_id:
+            return at[:HOST_ID_MAX], None
+        if far.host_id == reference.host_id and failure.details.get("actor_folder") is False:
+            return "", _without_creator(reference)
+        return "", None  # its creator's host knows more
+    if failure is None:
+        return "", None
+    if far.host_id != reference.host_id and isinstance(failure, HostUnreachable):
+        return "", None
+    if isinstance(failure, HostUnreachable):
+        died = ActorDied(
+            f"the actor {reference.class_name} is lost: {failure.message}", asked=reference.actor_id, hint=failure.hint
+        )
+        died.__cause__ = failure
+        return "", died
+    return "", refused(reference, failure)
+
+
+def folder_name(number: str) -> str:
+    """The name of a creator's folder; *number*: 12 hexadecimal digits."""
+    return FOLDER_PREFIX + number
+
+
+def _without_creator(reference: ActorReference) -> ActorDied:
+    return ActorDied(
+        f"the actor {reference.class_name} is no more: the client that made it has closed, or is gone",
+        asked=reference.actor_id,
+        hint="an actor ends with the client that made it: make it in the process that lives longest",
+    )

@@ -1,0 +1,236 @@
+"""Processes of this host at users' actors on others: one local socket, and a stream for each of them.
+
+A process says on one line which actor it wants, then speaks with it as over any network (kept_stream.py): the secret
+in its handle goes through unread, and is checked by the actor. On the actor's host a file in memory is made for each
+caller, into which the actor writes which of its calls it has begun; it stays for a while when the actor is gone.
+
+Bounds: ``STREAMS_MAX`` connections each way, ``STREAMS_OF_HOST_MAX`` of them with one host, ``FILES_MAX`` such files:
+then the oldest that is in nobody's use goes, and its caller takes all its calls for begun.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+
+import msgpack
+
+from actorgrid.errors import (
+    ActorDied,
+    ActorGridError,
+    BadRequest,
+    NotFound,
+    Overloaded,
+    PeerGone,
+    UnknownAllocation,
+    error_from_dict,
+)
+from actorgrid.transports.kept_stream import encode_keep_refused
+from actorgrid.transports.peer.calls import NetLoop, Stream
+from actorgrid.transports.peer.relay_end import ACTOR
+from actorgrid.transports.user_actor_frames import (
+    BEGUN,
+    BEGUN_UNKNOWN,
+    DEATH_BYTES_MAX,
+    DEATH_SUFFIX,
+    FAR_ACTOR_LINE_MAX,
+    OWNER_FILE,
+    PLACE_SUFFIX,
+    FarCaller,
+    check_far_caller,
+    encode_far_prelude,
+    is_locked,
+    parse_far_caller,
+)
+
+from .line_door import LineDoor
+from .pieces import Fields, pack
+from .pipe import Pipe
+
+STREAMS_MAX = 1024
+STREAMS_OF_HOST_MAX = 128
+FILES_MAX = 1280
+HOST_ID_MAX = 200
+
+OpenStream = Callable[[str, str, bytes], Stream]
+
+
+class _BegunFile:
+    """What one caller's actor has begun, in memory that outlives the actor."""
+
+    def __init__(self) -> None:
+        self.fd = os.memfd_create("actorgrid-begun", os.MFD_CLOEXEC)
+        os.pwrite(self.fd, BEGUN.pack(BEGUN_UNKNOWN), 0)
+        self.users = 0
+
+    def read(self) -> int | None:
+        """The id of the call that was begun last; ``None`` as long as the actor has not said so."""
+        last: int = BEGUN.unpack(os.pread(self.fd, BEGUN.size, 0))[0]
+        return None if last == BEGUN_UNKNOWN else last
+
+    def close(self) -> None:
+        """Forget it."""
+        os.close(self.fd)
+
+
+class ActorRelays:
+    """*folder*: of the sockets of work of this host. *open_stream*: (host, target, head)."""
+
+    def __init__(self, loop: NetLoop, folder: Path, open_stream: OpenStream) -> None:
+        self._loop = loop
+        self._folder = folder
+        self._open_stream = open_stream
+        self._door = LineDoor(loop, FAR_ACTOR_LINE_MAX, parse_far_caller, self._lead, _refuse)
+        self._going_out: dict[Pipe, str] = {}  # with the other host
+        self._coming_in: dict[Pipe, str] = {}
+        self._files: dict[str, _BegunFile] = {}  # by caller, the oldest first
+        self.opened_total = 0
+
+    def __len__(self) -> int:
+        return len(self._going_out) + len(self._coming_in)
+
+    # -- on the caller's host
+
+    def listen(self, path: Path) -> None:
+        """Take processes at *path*. Raises StartFailed."""
+        self._door.listen(path, "relay to actors on other hosts")
+
+    def _lead(self, local: socket.socket, wanted: FarCaller, said: bytes) -> None:
+        _check_room(self._going_out, wanted.host_id)
+        head: Fields = {**wanted._asdict()}
+        stream = self._open_stream(wanted.host_id, ACTOR, pack(head))
+        self._join(local, stream, self._going_out, said, encode_keep_refused)
+
+    # -- on the actor's host
+
+    def take(self, stream: Stream, fields: Fields) -> None:
+        """Join another host's process to an actor here. Raises ActorDied, UnknownAllocation where it is not there,
+        NotFound, BadRequest, Overloaded, PeerGone."""
+        wanted = _read_head(fields)
+        if wanted.asks:
+            self._tell(stream, wanted.caller)
+            return
+        _check_room(self._coming_in, stream.host_id)
+        place = self._folder / wanted.folder / wanted.actor_id
+        local = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_NONBLOCK | socket.SOCK_CLOEXEC)
+        try:
+            local.connect(str(place))
+            file = self._file_of(wanted.caller)
+            socket.send_fds(local, [encode_far_prelude()], [file.fd])
+        except (FileNotFoundError, NotADirectoryError, ConnectionRefusedError):
+            local.close()
+            raise _what_became_of(place) from None
+        except OSError as error:
+            local.close()
+            raise PeerGone(f"the actor takes no connections now: {error}", asked=wanted.actor_id) from error
+        file.users += 1
+
+        def let_go() -> None:
+            file.users -= 1
+
+        self._join(local, stream, self._coming_in, then=let_go)
+
+    def _tell(self, stream: Stream, caller: str) -> None:
+        """Say what was begun of a caller's, and end the stream."""
+        file = self._files.get(caller)
+        last = None if file is None else file.read()
+        if last is None:
+            raise NotFound("nobody here knows what was begun for that caller", asked=caller)
+        answer = BEGUN.pack(last)
+
+        def write() -> None:
+            nonlocal answer
+            answer = answer[stream.write(answer) :]
+            if not answer:
+                stream.end()
+
+        stream.attach(lambda data: stream.consumed(len(data)), lambda _error: None, write)
+        write()
+
+    def _file_of(self, caller: str) -> _BegunFile:
+        file = self._files.get(caller)
+        if file is None:
+            if len(self._files) >= FILES_MAX:
+                oldest = next(name for name, each in self._files.items() if not each.users)
+                self._files.pop(oldest).close()
+            file = self._files[caller] = _BegunFile()
+        return file
+
+    # -- both
+
+    def _join(
+        self,
+        local: socket.socket,
+        stream: Stream,
+        pipes: dict[Pipe, str],
+        said: bytes = b"",
+        refuse: Callable[[ActorGridError], bytes] | None = None,
+        then: Callable[[], None] = lambda: None,
+    ) -> None:
+        self.opened_total += 1
+
+        def forget(pipe: Pipe) -> None:
+            pipes.pop(pipe, None)
+            then()
+
+        pipes[Pipe(self._loop, local, stream, forget, said=said, refuse=refuse)] = stream.host_id
+
+    def close(self) -> None:
+        """End all of it, as this server stops: callers come back to the next one."""
+        self._door.close()
+        for pipe in [*self._going_out, *self._coming_in]:
+            pipe.close(PeerGone("the links of this host are stopping"))
+        for file in self._files.values():
+            file.close()
+        self._files.clear()
+
+
+def _refuse(local: socket.socket, error: ActorGridError) -> None:
+    with suppress(OSError):  # it left: there is nobody to tell
+        local.send(encode_keep_refused(error))
+
+
+def _read_head(fields: Fields) -> FarCaller:
+    match fields:
+        case {"host_id": str(host), "folder": str(folder), "actor_id": str(actor), "caller": str(caller), "asks": asks}:
+            return check_far_caller(FarCaller(host, folder, actor, caller, asks is True))
+    raise BadRequest("a stream to an actor says which, and whose it is", found=", ".join(map(str, fields))[:200])
+
+
+def _what_became_of(place: Path) -> ActorGridError:
+    """Why an actor cannot be reached here: over for good, on another host, or not there at this moment."""
+    with suppress(OSError, ValueError, TypeError, KeyError, AttributeError, msgpack.UnpackException):
+        with open(f"{place}{DEATH_SUFFIX}", "rb") as file:
+            error = error_from_dict(msgpack.unpackb(file.read(DEATH_BYTES_MAX)))
+        return error if isinstance(error, ActorDied) else ActorDied(str(error))
+    if (place.parent / OWNER_FILE).exists() and not _is_locked(place.parent / OWNER_FILE):
+        return ActorDied("the actor is no more: the client that made it is gone", asked=place.name)
+    with suppress(OSError, UnicodeDecodeError), open(f"{place}{PLACE_SUFFIX}", encoding="ascii") as file:
+        at = file.read(HOST_ID_MAX)
+        return UnknownAllocation("the actor is on another host", asked=place.name, found=f"host {at}", actor_at=at)
+    there = place.parent.is_dir()
+    return UnknownAllocation("no such actor is there on this host now", asked=place.name, actor_folder=there)
+
+
+def _is_locked(path: Path) -> bool:
+    try:
+        fd = os.open(path, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW)
+    except OSError:
+        return False
+    try:
+        return is_locked(fd)
+    finally:
+        os.close(fd)
+
+
+def _check_room(pipes: dict[Pipe, str], host_id: str) -> None:
+    """Raise Overloaded where there are as many connections as there may be."""
+    if len(pipes) >= STREAMS_MAX or sum(other == host_id for other in pipes.values()) >= STREAMS_OF_HOST_MAX:
+        raise Overloaded(
+            "this host relays its maximum of connections to actors",
+            asked=f"one more with host {host_id}",
+            found=f"{STREAMS_OF_HOST_MAX} with one host, {STREAMS_MAX} in all",
+        )
