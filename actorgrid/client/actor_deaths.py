@@ -8,7 +8,7 @@ from actorgrid.errors import ActorDied, ActorGridError, ActorRestarted, Transpor
 from actorgrid.user_actor_context import ActorReference
 
 if TYPE_CHECKING:
-    from .actor_links import ActorCall, ActorLink
+    from .actor_link import ActorCall, ActorLink
 
 
 def refused(reference: ActorReference, found: ActorGridError | TransportError) -> ActorDied:

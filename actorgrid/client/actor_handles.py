@@ -12,7 +12,8 @@ from actorgrid.objects import here
 from actorgrid.transports.user_actor_frames import READY_METHOD
 from actorgrid.user_actor_context import ActorReference
 
-from .actor_links import ActorFuture, ActorLink, links
+from .actor_link import ActorLink
+from .actor_links import ActorFuture, links
 from .forks import this_process
 from .futures import LazyFuture
 from .pickling import arguments

@@ -12,11 +12,10 @@ import socket
 import threading
 import time
 import weakref
-from collections import deque
 from collections.abc import Sequence
 from concurrent.futures import Future
 from functools import partial
-from typing import Any, Protocol, TypeVar
+from typing import Any, TypeVar
 
 from actorgrid.errors import (
     ActorDied,
@@ -33,10 +32,11 @@ from actorgrid.transports.user_actor_frames import BEGUN, encode_actor_hello, en
 from actorgrid.user_actor_context import ActorReference
 
 from .actor_deaths import cut_off, dead_for, interrupted, refused
+from .actor_link import RETRY_S, ActorCall, ActorLink, begun_last
 from .actor_places import found_dead, found_place, local_path, relay_to, what_is_said
 from .call_errors import raise_failure
 from .dependencies import TaskInput
-from .far_actors import FarActorSocket, far_actors
+from .far_actors import far_actors
 from .forks import renew_in_children
 from .futures import LazyFuture
 from .pickling import PYTHON, loads_value
@@ -47,7 +47,6 @@ MAX_SENT = 1000
 """Calls of one caller that an actor has and has not answered; the others wait here."""
 MAX_UNSENT_BYTES = 2**20
 READ_BYTES = 256 * 1024
-RETRY_S = 0.02
 RETRY_MAX_S = 0.25
 LAST_WORDS_S = 5.0
 """So long what an actor on another host has answered may be under way when we know that it is no more."""
@@ -92,112 +91,6 @@ def _readable(sock: socket.socket) -> bool:
 
 def _let_call_go(future: Future[Any]) -> None:
     del future._call  # type: ignore[attr-defined]  # what asks for it looks whether it is done before
-
-
-class ActorCall:
-    """One call, from when it was made until it has its outcome."""
-
-    __slots__ = (
-        "args", "call_id", "future", "held", "inputs", "kept", "link", "method", "missing", "over", "retries",
-        "timeout_s",
-    )  # fmt: skip
-
-    def __init__(self, link: ActorLink, method: str, args: bytes, timeout_s: float | None, retries: int) -> None:
-        self.link = link
-        self.method = method
-        self.args = args
-        self.timeout_s = timeout_s
-        self.retries = retries  # how often it may be begun again
-        self.call_id = 0  # it has one when it was sent
-        self.held: tuple[Held, ...] = ()  # what its arguments need of the object store
-        self.inputs: list[TaskInput] = []
-        self.kept: Sequence[LazyFuture[Any]] = ()
-        self.missing = 0
-        self.over = False
-        self.future: ActorFuture[Any]
-
-
-class ActorOwner(Protocol):
-    """What made an actor, in the process in which it was made."""
-
-    def stop(self, force: bool) -> None:
-        """End it: when all is done that it was asked here, or by force."""
-
-
-class ActorLink:
-    """One actor as this process reaches it. Written by ActorLinks with its lock held."""
-
-    __slots__ = (
-        "__weakref__",
-        "at",
-        "begun_fd",
-        "cause",
-        "death",
-        "decoder",
-        "delay_s",
-        "doom",
-        "doom_at",
-        "far",
-        "fd",
-        "incarnation",
-        "interrupted",
-        "is_shared",
-        "last_id",
-        "lost",
-        "next_try",
-        "out",
-        "over",
-        "owner",
-        "reference",
-        "room",
-        "sent",
-        "sock",
-        "stop_wanted",
-        "unsent",
-        "unused",
-        "watches_out",
-        "welcome",
-    )  # fmt: skip
-
-    def __init__(self, reference: ActorReference, lock: threading.Lock) -> None:
-        self.reference = reference
-        self.at = ""  # the host that it is on, where that is not its creator's
-        self.far: FarActorSocket | None = None  # the way there
-        self.doom: ActorDied | None = None  # what is to be its death, once all is read that is under way
-        self.doom_at = 0.0
-        self.owner: ActorOwner | None = None  # where this process made it, and so hears of its starts and its end
-        self.is_shared = False  # whether our handles were passed on: then it does not end when the last one here goes
-        self.sock: socket.socket | None = None
-        self.fd = -1
-        self.decoder = FrameDecoder()
-        self.out = bytearray()
-        self.watches_out = False
-        self.lost = True
-        self.welcome = False
-        self.incarnation = 0
-        self.last_id = 0
-        self.unsent: deque[ActorCall] = deque()
-        self.sent: dict[int, ActorCall] = {}
-        self.interrupted: list[ActorCall] = []  # had begun when the actor went; end when we know what became of it
-        self.begun_fd = -1
-        self.death: ActorDied | None = None
-        self.cause: ActorGridError | None = None  # of the end of the incarnation before, where we heard it
-        self.over = threading.Event()
-        self.room = threading.Condition(lock)
-        self.next_try = float("inf")  # when to connect; as clocks say that only go on
-        self.delay_s = RETRY_S
-        self.stop_wanted = False
-        self.unused = False  # nobody here holds a handle any more
-
-    @property
-    def is_ours(self) -> bool:
-        """Whether this process made the actor."""
-        return self.owner is not None
-
-    @property
-    def pending(self) -> int:
-        """The number of calls without an outcome."""
-        return len(self.unsent) + len(self.sent) + len(self.interrupted)
 
 
 class ActorUse:
@@ -346,7 +239,7 @@ class ActorLinks:
         with self.lock:
             link = call.link
             # Of an actor on another host that is known afterwards only: what was sent may be under way.
-            return call.call_id in link.sent and (link.far is not None or call.call_id <= _begun(link))
+            return call.call_id in link.sent and (link.far is not None or call.call_id <= begun_last(link))
 
     def stop(self, link: ActorLink) -> None:
         """Have the actor end when it has done all that it was asked here."""
@@ -497,7 +390,7 @@ class ActorLinks:
         """Close the connection. What the actor had begun is interrupted; what it had not is not sent any more."""
         if link.lost or link.sock is None:
             return
-        begun = _begun(link)
+        begun = begun_last(link)
         self._io().remove(link)
         link.lost, link.welcome = True, False
         link.sock.close()
@@ -589,13 +482,6 @@ class ActorLinks:
         for link in doomed:
             if link.doom is not None and link.doom_at <= now:
                 self._die(link, link.doom)
-
-
-def _begun(link: ActorLink) -> int:
-    if link.begun_fd < 0:
-        return 0
-    begun: int = BEGUN.unpack(os.pread(link.begun_fd, BEGUN.size, 0))[0]
-    return begun
 
 
 links = ActorLinks()

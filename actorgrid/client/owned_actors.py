@@ -110,6 +110,8 @@ class OwnedActor:
 
     def came_up(self, host_id: str) -> None:
         """Connect to it, and leave word of where it is. Called with the dispatcher's lock held."""
+        if not self.reference.host_id:
+            host_id = ""  # it is here, where alone it can be
         path = self.reference.path + PLACE_SUFFIX
         with contextlib.suppress(OSError):  # a full disk: others are told that it is not there
             if host_id and host_id != self.reference.host_id:

@@ -12,17 +12,14 @@ import math
 import os
 import queue
 import secrets
-import signal
 import socket
 import threading
 import time
 import weakref
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from actorgrid.configs.balancing_policy import BalancingPolicy
-from actorgrid.endings import for_want_of_memory, how_it_ended, last_lines
 from actorgrid.errors import (
     ActorError,
     ActorGridError,
@@ -35,11 +32,9 @@ from actorgrid.errors import (
     PeerGone,
     PeerRefused,
     PythonMismatch,
-    TaskCancelled,
     TransportError,
     UnknownSession,
     WorkerLost,
-    WorkerOverMemory,
     WrongToken,
 )
 from actorgrid.import_environment import of_this_process
@@ -70,6 +65,7 @@ from .owned_actors import OwnedActors
 from .pickling import PYTHON, FunctionCode
 from .stream_items import StreamItems
 from .user import user_name
+from .worker_losses import Judgement, Loss, cancelled, end_lease, with_ending
 from .worker_route import own_socket
 from .working_dir import WorkingDir
 
@@ -87,7 +83,6 @@ CANCELLED = "cancelled"
 WELCOME_TIMEOUT_S = 30.0
 KEEP_ALIVE_S = 1.0
 LOOK_S = 0.25
-END_LOOK_S, END_LOOK_MAX_S = 0.05, 1.0
 LOSS_ASK_S = 5.0
 TAKE_OVER_S = 10.0
 """For values in the object store that somebody may still ask for when a client closes."""
@@ -128,7 +123,7 @@ class Session:
         self._stop = threading.Event()
         self._orphans = False
         self._asking: set[str] = set()
-        self._returns: queue.SimpleQueue[tuple[str, str] | _Loss | _Judgement | None] = queue.SimpleQueue()
+        self._returns: queue.SimpleQueue[tuple[str, str] | Loss | Judgement | None] = queue.SimpleQueue()
         self._printer = OutputPrinter() if stream_output else None
         self._dispatcher = Dispatcher(self, self._printer, own_cpus() if inside_work() else 0.0)
         self._dispatcher.balancing = balancing
@@ -242,11 +237,11 @@ class Session:
 
     def tell_loss(self, lease_id: str, error: WorkerLost, settle: Callable[[ActorGridError], None]) -> None:
         """Ask the host how the worker ended, then settle; in the background."""
-        self._returns.put(_Loss(self._id, lease_id, error, settle))
+        self._returns.put(Loss(self._id, lease_id, error, settle))
 
     def judge_loss(self, lease_id: str, settle: Callable[[ActorGridError | None], None]) -> None:
         """Ask the host whether somebody ended the lease; in the background."""
-        self._returns.put(_Judgement(self._id, lease_id, settle))
+        self._returns.put(Judgement(self._id, lease_id, settle))
 
     # -- leases
 
@@ -415,12 +410,12 @@ class Session:
 
     def _return_leases(self) -> None:
         while (given_back := self._returns.get()) is not None:
-            if isinstance(given_back, _Loss):
+            if isinstance(given_back, Loss):
                 given_back.settle(self._explained(given_back))
                 continue
-            if isinstance(given_back, _Judgement):
+            if isinstance(given_back, Judgement):
                 ending = self._ending(given_back.session_id, given_back.lease_id)
-                given_back.settle(_cancelled(given_back.lease_id) if ending.get("reason") == CANCELLED else None)
+                given_back.settle(cancelled(given_back.lease_id) if ending.get("reason") == CANCELLED else None)
                 continue
             session_id, lease_id = given_back
             if not session_id or session_id != self._id:
@@ -432,27 +427,19 @@ class Session:
             except ActorGridError:
                 self._orphans = True
 
-    def _explained(self, loss: _Loss) -> ActorGridError:
+    def _explained(self, loss: Loss) -> ActorGridError:
         """The error with how the worker ended, where the host knows; TaskCancelled where somebody ended it."""
         ending = self._ending(loss.session_id, loss.lease_id)
         if ending.get("reason") == CANCELLED:
-            return _cancelled(loss.lease_id)
+            return cancelled(loss.lease_id)
         if ending.get("ended"):
-            return _with_ending(loss.error, ending)
+            return with_ending(loss.error, ending)
         loss.error.details["lease_id"] = loss.lease_id  # its worker may go on, for all that is known
         return loss.error
 
     def end_lease(self, lease_id: str, unwanted: threading.Event) -> None:
-        """End a lease, and wait until its worker is gone, or nobody can be working under it any more; or *unwanted*."""
-        delay_s = END_LOOK_S
-        while not unwanted.wait(delay_s) and not self._stop.is_set():
-            delay_s = min(END_LOOK_MAX_S, 2 * delay_s)
-            try:
-                self._http.post(f"/api/leases/{segment(lease_id)}/cancel", {}, repeat=True)
-            except NotFound:
-                return
-            except ActorGridError:
-                continue  # no host that knows is reached: the worker may go on
+        """As ``end_lease`` of worker_losses.py, for as long as this session is open."""
+        end_lease(self._http, lease_id, lambda delay_s: unwanted.wait(delay_s) or self._stop.is_set())
 
     def _ending(self, session_id: str, lease_id: str) -> dict[str, Any]:
         path = f"/api/sessions/{segment(session_id)}/leases/{segment(lease_id)}/end"
@@ -560,56 +547,3 @@ def _policies(told: Any) -> dict[str, str]:
     """By pool, the policies that a host told, those that this version knows."""
     policies = told.items() if isinstance(told, dict) else ()
     return {str(pool): str(policy) for pool, policy in policies if policy in tuple(BalancingPolicy)}
-
-
-@dataclass(frozen=True, slots=True)
-class _Judgement:
-    """A task that ran when its worker went: the host is asked whether to try it again."""
-
-    session_id: str
-    lease_id: str
-    settle: Callable[[ActorGridError | None], None]
-
-
-def _cancelled(lease_id: str) -> TaskCancelled:
-    return TaskCancelled(
-        "the task was cancelled while it ran",
-        found=f"its owner or an administrator ended lease {lease_id}, and its worker with it",
-        hint="submit it again if you still want it",
-    )
-
-
-@dataclass(frozen=True, slots=True)
-class _Loss:
-    """A task that died with its worker."""
-
-    session_id: str
-    lease_id: str
-    error: WorkerLost
-    settle: Callable[[ActorGridError], None]
-
-
-def _with_ending(error: WorkerLost, ending: dict[str, Any]) -> WorkerLost:
-    """The loss with the signal or exit code, and the last that the worker said."""
-    code, number, stderr = ending.get("exit_code"), ending.get("signal"), str(ending.get("stderr") or "")
-    how = how_it_ended(code, number) + for_want_of_memory(int(ending.get("oom_kills") or 0))
-    kind, hint = WorkerLost, error.hint
-    if number == signal.SIGKILL or ending.get("reason") == "shim":
-        hint = "if nobody killed it, the host ran out of memory (dmesg tells); ask for enough with memory="
-    if ending.get("reason") == "shim":
-        how = "killed together with its shim"
-    elif ending.get("reason") == "memory":
-        how, kind = "killed for using more memory than it asked for (memory=)", WorkerOverMemory
-        hint = "ask for more with memory="
-    elif str(ending.get("reason")).startswith("gpu_memory"):
-        how, kind = "killed for using more memory of a GPU than it asked for (gpu_memory=)", WorkerOverMemory
-        hint = "ask for more with gpu_memory=; a process's own share of the driver counts, too"
-    said = last_lines(stderr)
-    return kind(
-        f"{error.message}: {how}",
-        found=f"{error.found}" + (f"; its last words: {said}" if said else "; it said nothing on stderr"),
-        hint=hint,
-        exit_code=code,
-        signal=number,
-        stderr=stderr,
-    )

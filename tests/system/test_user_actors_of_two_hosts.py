@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 
 import actorgrid
+from actorgrid import user_actor_context
 from actorgrid.client.client import Client
 from actorgrid.errors import ActorDied, ActorRestarted
 from tests.processes import until
@@ -39,8 +40,10 @@ class Ledger:
     def large(self, value: Any) -> Any:
         return value + 1
 
-    def home(self) -> tuple[int, int]:
-        return os.getppid(), os.getpid()
+    def home(self) -> tuple[str, int]:
+        held = user_actor_context.here
+        assert held is not None
+        return held.host_id, os.getpid()
 
     def kill(self) -> None:
         os.kill(os.getpid(), signal.SIGKILL)
@@ -158,10 +161,12 @@ for line in sys.stdin:
 def test_calls_from_another_host_are_begun_once_whatever_breaks(
     hosts: tuple[ClusterHost, ClusterHost], client: Client, tmp_path: Path
 ) -> None:
-    ledger = Ledger.options(name="begun once").on(client).create()
-    pid = ledger.home().result(100)[1]
+    ledgers = {name: Ledger.options(name=name).on(client).create() for name in ("begun once", "another")}
+    homes = {name: ledger.home().result(100) for name, ledger in ledgers.items()}
+    # One on its creator's host: another would end with the way there.
+    name, pid = next((name, pid) for name, (host, pid) in homes.items() if host == ledgers[name]._reference.host_id)
     root = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
-    words = [sys.executable, "-c", FAR_CALLS, root, str(hosts[1].data_dir), "begun once", str(tmp_path)]
+    words = [sys.executable, "-c", FAR_CALLS, root, str(hosts[1].data_dir), name, str(tmp_path)]
     with subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as caller:
         assert caller.stdin is not None and caller.stdout is not None
         print(file=caller.stdin, flush=True)
