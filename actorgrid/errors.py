@@ -12,6 +12,7 @@
     - AmbiguousKeyword
     - UnknownPolicy
     - MalformedJoinToken
+    - InvalidSchedule
     - InvalidGraph
       * CyclicGraph
       * MissingProducer
@@ -26,6 +27,7 @@
     - UnknownKey
     - UnknownAllocation
     - UnknownSession
+    - UnknownSchedule
     - ResultGone
     - ObjectLost
     - NotARegularFile
@@ -255,6 +257,10 @@ class InvalidGraph(BadRequest):
     """A graph of steps that cannot be run as it is written."""
 
 
+class InvalidSchedule(BadRequest):
+    """When something is to be due cannot be understood, or is never: a cron expression, a time zone, a time."""
+
+
 class CyclicGraph(InvalidGraph):
     """Steps of a graph wait for each other in a circle; ``details["circle"]`` names them in order."""
 
@@ -313,6 +319,10 @@ class UnknownAllocation(NotFound):
 
 class UnknownSession(NotFound):
     """The session was never opened, was closed, or was not renewed in time."""
+
+
+class UnknownSchedule(NotFound):
+    """There is no schedule of that name."""
 
 
 class ResultGone(NotFound):

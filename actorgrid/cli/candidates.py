@@ -104,6 +104,12 @@ def _find_settings(http: AdminHttp, begun: str) -> list[tuple[str, str]]:
     return [(str(each["key"]), f"now {each['value']}") for each in settings if str(each["key"]).startswith(begun)]
 
 
+def _find_schedules(http: AdminHttp, begun: str) -> list[tuple[str, str]]:
+    found = http.get("/api/schedules")["schedules"]
+    about = ((str(each["name"]), "paused" if each["paused"] else each["cron"] or "") for each in found)
+    return [(name, text) for name, text in about if name.startswith(begun)]
+
+
 jobs: Candidates = _jobs(None)
 """All jobs by id, the newest first; the beginning of a name stands for the newest job that is called so."""
 live_jobs: Candidates = _jobs(LIVE)
@@ -114,5 +120,7 @@ locks: Candidates = _candidates(_find_locks)
 """Locks that somebody holds."""
 state_keys: Candidates = _candidates(_find_keys)
 """Keys of the shared state."""
+schedules: Candidates = _candidates(_find_schedules)
+"""Schedules by name."""
 settings: Candidates = _candidates(_find_settings)
 """Settings by name."""

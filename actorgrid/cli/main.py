@@ -45,6 +45,10 @@ COMMANDS: dict[str, dict[str, tuple[str, str]]] = {
         "run": ("run:command", "Run a command as a job; its output and exit status are yours."),
         "submit": ("submit:command", "Queue a Python file as a job, or the graph of steps in a file."),
         "dag": ("dag:command", "Plan graphs of steps (DAGs), look at them, draw them."),
+        "schedule": (
+            "schedule:command",
+            "Have work run at times: written once, run by whichever host leads then.",
+        ),
         "ps": ("jobs:ps", "List jobs."),
         "logs": ("logs:command", "Print a job's output."),
         "get": ("get:command", "Fetch files that a job kept (run --out, submit --out)."),

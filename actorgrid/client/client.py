@@ -28,6 +28,7 @@ from .http import AdminHttp, segment
 from .job_calls import FINAL_STATES, JobCalls
 from .nested import LOOK_S, NESTED_WAIT_S, inside_work, never_starts
 from .options import TaskOptions, options_of
+from .schedules import ScheduleCalls
 from .state import SharedState
 from .task import pop_default, push_default
 
@@ -70,7 +71,7 @@ class CommandResult:
         return self.state == "succeeded"
 
 
-class Client(ClusterViewClient, FunctionCalls, GraphCalls, JobCalls):
+class Client(ClusterViewClient, FunctionCalls, GraphCalls, JobCalls, ScheduleCalls):
     """A client of a host, or of its cluster, for one user. Safe to use from many threads.
 
     A forked child goes on with it, with a session of its own; futures, workers and locks of before stay the parent's.

@@ -31,6 +31,7 @@ from actorgrid.supervisors.runtime import Waiter
 from actorgrid.supervisors.server import handles
 
 from ..gpu.messages import CheckFeasible, Explain, Inventory, LatencyReport
+from ..jobs.schedule_runner import ScheduleRunner
 from ..ledger.client import LEADERLESS_S, LedgerClient, LedgerFollower
 from ..ledger.command import Command
 from ..ledger.exec_limits import check_exec
@@ -79,8 +80,6 @@ REPORTS_S, REPORTS_MAX, STATES_MAX = 1.0, 256, 1_000
 BAD_ENDS = (JobState.FAILED, JobState.CANCELLED, JobState.LOST)
 FEASIBLE_MAX = 256
 """Remembered request shapes that passed the feasibility check, so that a batch of equals asks once."""
-
-
 WITHOUT_MIRROR = ("consensus", "distributed_state")
 """Servers that do not follow the ledger, and have to be told of settings; all others hear of them there."""
 
@@ -104,6 +103,7 @@ class ClusterManager(LedgerFollower):
         self._introduction = Introduction(self, self._ledger)
         desk = JobDesk(self._check_feasible, self._commit, self._record, self._list, self._why)
         self._graphs = ClusterGraphs(self, self._ledger, desk)
+        self._schedules = ScheduleRunner(self, self._ledger)
         self._leaving = Leaving(self, self._ledger)
         self._planned_restart = PlannedRestart(self, self._ledger)
         await self._ledger.start()
@@ -129,6 +129,7 @@ class ClusterManager(LedgerFollower):
         self._leaving.look()
         self._leaving.refuse_twin(snapshot.hosts.get(self.host.host_id))
         self._graphs.begin(snapshot)
+        self._schedules.begin()
 
     async def _settle_from_history(self, job_id: str) -> None:
         record = await self.call("consensus", Query("job", {"job_id": job_id}))
@@ -155,6 +156,7 @@ class ClusterManager(LedgerFollower):
                 if identity == self.host.host_id:
                     self.spawn(self._introduction.tell_version())
         self._graphs.applied(message)
+        self._schedules.applied(message)
         if len(self._ended_at) > 100_000:
             del self._ended_at[:50_000]
 
@@ -575,7 +577,7 @@ class ClusterManager(LedgerFollower):
         states["jobs_submitted_total"] = self._submitted_total
         for state, count in self._ended_total.items():
             states[f"jobs_{state}_total"] = count
-        return {**states, **self._graphs.figures()}
+        return {**states, **self._graphs.figures(), **self._schedules.figures()}
 
     def _live_count(self) -> int:
         return sum(count for state, count in self._ledger.job_counts.items() if not JobState(state).final)

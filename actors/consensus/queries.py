@@ -100,7 +100,8 @@ class Queries:
         digests: dict[str, None] = {}
         last = None
         if args.get("behind") is None:
-            digests.update(dict.fromkeys(file for files in self._graph_files() for file in files))
+            kept = (*self._graph_files(), *self._schedule_files())
+            digests.update(dict.fromkeys(file for files in kept for file in files))
         for count, (job_id, named) in enumerate(self._ledger.jobs.own_fields(JOB_FILES, is_live, args.get("behind"))):
             if count == limit:
                 return {"digests": list(digests), "next": last}
@@ -112,6 +113,11 @@ class Queries:
         """The files of each graph that runs, or may be begun again."""
         return (self._ledger.jobs[graph_id]["graph"]["files"] for graph_id in self._ledger.step_counts)
 
+    def _schedule_files(self) -> Iterator[list[str]]:
+        """The files of the job that each schedule makes."""
+        jobs = (schedule["job"] for schedule in self._ledger.schedules.values())
+        return ([job[name] for name in JOB_FILES if job.get(name)] for job in jobs)
+
     def files_in_use(self, args: QueryArguments) -> Iterator[FilesInUse | None]:
         """The answer to ``files_in_use``, after a ``None`` for each 1,000 jobs that were looked through.
 
@@ -121,7 +127,7 @@ class Queries:
         if max(map(len, wanted.values())) > NAMES_MAX:
             raise BadRequest("too many names at once", asked=str(max(map(len, wanted.values()))), found=f"{NAMES_MAX}")
         used: dict[str, set[str]] = {kind: set() for kind in wanted}
-        for files in self._graph_files():
+        for files in (*self._graph_files(), *self._schedule_files()):
             used["digests"].update(wanted["digests"].intersection(files))
         # What steps of a running graph gave is wanted by others, or by whoever waits for its end.
         running = {id for id in self._ledger.step_counts if is_live(self._ledger.jobs[id])}

@@ -335,3 +335,34 @@ class QuotaUseRecord(TypedDict):
     """They are everyone's."""
     used: dict[str, int]
     """What the user's allocations hold, and the jobs that wait, by limit."""
+
+
+class ScheduleAnswer(TypedDict):
+    """What a schedule is now."""
+
+    name: str
+    """Which."""
+    revision: int
+    """As in ``ScheduleRecord``."""
+    unchanged: bool
+    """It was so before."""
+
+
+class RemoveScheduleAnswer(TypedDict):
+    """What a schedule was that is no more."""
+
+    name: str
+    """Which."""
+    live: str | None
+    """Its job that goes on."""
+
+
+class FireAnswer(TypedDict):
+    """What became of due times of a schedule."""
+
+    started: list[str]
+    """The jobs that were made."""
+    held: int
+    """How many stand in line."""
+    skipped: int
+    """How many were not run, as another run was not over, or as there was no room for the job."""

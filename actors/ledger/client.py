@@ -34,6 +34,7 @@ from .command import UNSTAMPED, Command
 from .messages import Applied, JobsWanted, LedgerSnapshot, Propose, Proposed, Query, Subscribe
 from .recovery_records import HostRecoveryRecord
 from .retirement_records import RetirementRecord
+from .schedule_records import ScheduleRecord
 from .tables.job_table import JobTable
 from .tables.jobs import BEGUN, QUEUED
 
@@ -86,6 +87,7 @@ class LedgerClient:
         self.trust: dict[str, TrustRecord] = {}
         self.recoveries: dict[str, HostRecoveryRecord] = {}
         self.retirements: dict[str, RetirementRecord] = {}
+        self.schedules: dict[str, ScheduleRecord] = {}
         self.leader: str | None = None
         self.leads = False
         self.absent: dict[str, float] = {}
@@ -168,6 +170,7 @@ class LedgerClient:
             "trust": self.trust,
             "recovery": self.recoveries,
             "retirement": self.retirements,
+            "schedule": self.schedules,
         }
 
     async def reached(self, index: int, within_s: float = REACH_S) -> None:
@@ -288,7 +291,7 @@ class LedgerClient:
         self.quotas, self.members = snapshot.quotas, snapshot.members
         self.join_tokens, self.api_keys = snapshot.join_tokens, snapshot.api_keys
         self.trust, self.recoveries = snapshot.trust, snapshot.recoveries
-        self.retirements = snapshot.retirements
+        self.retirements, self.schedules = snapshot.retirements, snapshot.schedules
         self._homes = self._by_kind()
         self.leader, self.leads, self.absent = snapshot.leader, snapshot.leads, snapshot.absent
         self.index, self.term, self.epoch = snapshot.index, snapshot.term, snapshot.epoch

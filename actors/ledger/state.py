@@ -5,10 +5,10 @@ than there is, comes from an old term or names a past incarnation. It uses no cl
 the same state, byte for byte (``snapshot``), which voters compare (``digest``). A refused command changes nothing but
 the proposer's session.
 
-Bounds: live jobs 1,000,000; graphs as in ``tables/graphs.py``; hosts 10,000; allocations 100,000; settings 1,000;
-locks 10,000; quotas 10,000; members 10,000; join tokens 1,000; API keys 1,000; sessions 10,000 (least recently used
-goes first); 1,000 ended jobs kept whole, 100,000 more by id and state; 1,000 attempts per job, of which the first and
-the last 49 are kept.
+Bounds: live jobs 1,000,000; graphs as in ``tables/graphs.py``, schedules as in ``tables/schedules.py``; hosts 10,000;
+allocations 100,000; settings 1,000; locks 10,000; quotas 10,000; members 10,000; join tokens 1,000; API keys 1,000;
+sessions 10,000 (least recently used goes first); 1,000 ended jobs kept whole, 100,000 more by id and state; 1,000
+attempts per job, of which the first and the last 49 are kept.
 """
 
 from __future__ import annotations
@@ -76,6 +76,7 @@ from .tables.quotas import Quotas
 from .tables.recoveries import Recoveries
 from .tables.removal import Removal
 from .tables.retirements import Retirements
+from .tables.schedules import Schedules
 from .tables.sessions import Sessions
 from .tables.trust import Trust
 
@@ -130,6 +131,14 @@ class Ledger:
         )
         self.steps = self._graphs.steps
         self.step_counts = self._graphs.counts
+        self._schedules = Schedules(
+            self._jobs,
+            self.quotas,
+            self._check_room,
+            lambda: self.index,
+            lambda *told: self._changed("schedule", *told),
+        )
+        self.schedules = self._schedules.records
         self._join_tokens = JoinTokens(self._members, lambda *told: self._changed("join_token", *told))
         self.join_tokens = self._join_tokens.records
         self._api_keys = ApiKeys(lambda *told: self._changed("api_key", *told))
@@ -169,6 +178,7 @@ class Ledger:
             self._gossip_keys,
             self._retirements,
             self._graphs,
+            self._schedules,
             JobChanges(self._jobs, self._graphs, self.quotas),
         )
 
@@ -276,6 +286,7 @@ class Ledger:
             "sessions": self._sessions.dump(),
             "recoveries": list(self.recoveries.values()),
             "retirements": list(self.retirements.values()),
+            "schedules": list(self.schedules.values()),
             **self._graphs.dump(),
         }
         return encode({**self._rest(), "index": self.index}, sections)
@@ -316,6 +327,7 @@ class Ledger:
                 "recovery": self.recoveries,
                 "retirement": self.retirements,
                 "step": self._graphs.by_id,
+                "schedule": self.schedules,
             }
         )
 
@@ -355,6 +367,7 @@ class Ledger:
         ledger._retirements.load(sections.get("retirements", []))
         ledger._given.load(sections.get("allocations", []))
         ledger._graphs.load(sections)
+        ledger._schedules.load(sections.get("schedules", []))
         ledger._digest = ledger._new_digest()
         return ledger
 
@@ -392,6 +405,7 @@ class Ledger:
             trust=dict(self.trust),
             recoveries=dict(self.recoveries),
             retirements=dict(self.retirements),
+            schedules=dict(self.schedules),
         )
 
     # -- terms, settings
@@ -430,11 +444,7 @@ class Ledger:
             answers.append({"job_id": job_id, "duplicate": duplicate})
             if not duplicate:
                 fresh[job_id] = given  # the fields it lacks are put in when it is accepted
-        live = self._jobs.live_count
-        if live + len(fresh) > LIVE_JOBS_MAX:
-            raise QueueFull(
-                "the ledger holds its maximum of jobs", asked=f"{len(fresh)} more", found=f"{live} of {LIVE_JOBS_MAX}"
-            )
+        self._check_room(len(fresh))
         for job in fresh.values():
             for name in job.get("depends_on", ()):
                 if name not in fresh and not self._jobs.known(name):
@@ -454,6 +464,14 @@ class Ledger:
             entry.at,
         )
         return {"jobs": answers}
+
+    def _check_room(self, jobs: int) -> None:
+        """Raises QueueFull for so many live jobs more than there may be."""
+        live = self._jobs.live_count
+        if live + jobs > LIVE_JOBS_MAX:
+            raise QueueFull(
+                "the ledger holds its maximum of jobs", asked=f"{jobs} more", found=f"{live} of {LIVE_JOBS_MAX}"
+            )
 
     # -- grants
 

@@ -148,6 +148,8 @@ class Links(LedgerFollower):
                 self._tell_members()
             elif kind == "job" and record is not None and not record["attempts"]:
                 self._payloads.job(record)
+            elif kind == "schedule" and record is not None:
+                self._payloads.job(record["job"])
             elif kind == "allocation" and record is None:
                 self._relays.ended(identity)
 

@@ -43,9 +43,7 @@ class Payloads:
 
     def job(self, job: JobRecord) -> None:
         """Add the payloads of a job that was accepted."""
-        for field in JOB_FILES:
-            if job.get(field):
-                self._due[str(job.get(field))] = None
+        self.named(str(job.get(field)) for field in JOB_FILES if job.get(field))
 
     def restart(self) -> None:
         """Look at everything again, as the ledger was read anew, once it is known that this host votes."""

@@ -27,13 +27,14 @@ from actorgrid.actors.cluster.manager import ClusterManager as RealClusterManage
 from actorgrid.actors.consensus.actor import Consensus as RealConsensus
 from actorgrid.actors.gateway.actor import Gateway
 from actorgrid.actors.gpu.coordinator import GPUCoordinator as RealGPUCoordinator
-from actorgrid.actors.gpu.messages import Inventory, RecentDecisions
+from actorgrid.actors.gpu.messages import CheckFeasible, Inventory, RecentDecisions
 from actorgrid.actors.host.context import HostContext
 from actorgrid.actors.host.enrolment import Enrolment
 from actorgrid.actors.host.messages import RestartHost
 from actorgrid.actors.ledger import commands
 from actorgrid.actors.ledger.api_keys import revoke_key
 from actorgrid.actors.ledger.messages import Applied, LedgerSnapshot, Propose, Proposed, Query, Subscribe
+from actorgrid.actors.ledger.state import Ledger
 from actorgrid.actors.links import messages as links
 from actorgrid.actors.replication import messages as replication
 from actorgrid.actors.replication.actor import DistributedState as RealDistributedState
@@ -131,6 +132,7 @@ class Consensus(StandIn):
         self.subscribers: list[str] = []
         self.keys: dict[str, dict[str, Any]] = {}
         self.steps: list[tuple[int, Any]] = []
+        self.planner = Ledger()
 
     @handles(Propose)
     def propose(self, request: Propose) -> Proposed:
@@ -145,6 +147,8 @@ class Consensus(StandIn):
             return Proposed(self.index, {"job_id": command.job_id, **changed})
         if isinstance(command, commands.RetryJob):
             return Proposed(self.index, {"job_id": command.job_id, "attempts": 1})
+        if command.verb.endswith("_schedule"):
+            return self.plan(command)
         if isinstance(command, commands.RetryGraph):
             return Proposed(self.index, {"state": "running", "again": 1})
         if command.verb.endswith("_lock"):
@@ -158,6 +162,16 @@ class Consensus(StandIn):
         self.keys[record["id"]] = record
         self.apply("api_key", record["id"], record, command.verb)
         return Proposed(self.index, {"id": record["id"], "revoked_at": record["revoked_at"]})
+
+    def plan(self, command: Any) -> Proposed:
+        """Schedules, by the real rules."""
+        outcome = self.planner.apply(self.planner.index + 1, command)
+        if outcome.error is not None:
+            raise outcome.error
+        for kind, name, record in outcome.changes:
+            if kind == "schedule":
+                self.apply("schedule", name, record, command.verb)
+        return Proposed(self.index, dict(outcome.result or {}))
 
     @handles(Subscribe)
     def subscribe(self, _request: Subscribe, sender: str) -> LedgerSnapshot:
@@ -453,6 +467,10 @@ class GpuCoordinator(StandIn):
 
     def start(self) -> None:
         self.gpus = [GPU]
+
+    @handles(CheckFeasible)
+    def feasible(self, _request: CheckFeasible) -> None:
+        self.check()
 
     @handles(RecentDecisions)
     def decisions(self, request: RecentDecisions) -> list[dict[str, Any]]:

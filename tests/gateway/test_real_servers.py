@@ -37,6 +37,9 @@ def test_every_read_answers_as_its_schema_says(real_town: Any, route: Route) -> 
         graph = {"graph_id": "g", "steps": [{"id": "one", "command": ["true"]}]}
         assert real_town.http("POST", "/api/graphs", json=graph).status == 201
     parts = {"job_id": "j", "name": "consensus", "host_id": host["node_id"], "graph_id": "g"}
+    if "/schedules/" in route.documented_path:
+        plan = {"every_s": 3600, "job": {"command": ["true"]}}
+        assert real_town.http("PUT", "/api/schedules/consensus", json=plan).status == 200
     path = route.documented_path.format(**parts)
     reply = real_town.http("GET", path)
     if WrongState in route.errors and reply.status == WrongState.http_status:

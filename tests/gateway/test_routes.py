@@ -33,6 +33,7 @@ BODIES: dict[str, Any] = {
     "post_api_key": {"user_id": "ann"},
     "post_drain": {"draining": True},
     "post_rebalance": {"exclude": ["h2"], "dry_run": False},
+    "put_schedule": {"every_s": 60, "job": {"command": ["true"]}, "replace": True},
     "put_maintenance": {"for_s": 60, "reason": "fans"},
     "post_wait": {"job_ids": ["a"]},
     "cancel_jobs": {"labels": {"team": "vision"}},
@@ -85,6 +86,8 @@ def prepare(town: Any) -> None:
     town.servers["load_balancer"].sessions.add("s1")
     town.hold_lease(PARTS["lease_id"])
     add_graph(town)
+    plan = {"cron": "0 3 * * *", "time_zone": "Europe/Berlin", "job": {"command": ["true"]}, "replace": True}
+    assert town.http("PUT", f"/api/schedules/{PARTS['name']}", json=plan).status == 200
     _, key = make_key(bytes(5), bytes(30), "ann", "admin", 1.0)
     town.servers["consensus"].keys[PARTS["id"]] = {**key, "id": PARTS["id"]}
 

@@ -92,6 +92,9 @@ def furnished(ledger: Ledger | None = None) -> Ledger:
     do(commands.PublishBundle(bundle(1, "signing"), at=AT))
     do(commands.ReportTrust("h1", "pem", "f1", 1, AT, 1, [1], at=AT))
     do(commands.RequestCertificate("h2", "00", ["10.0.0.1"], at=AT))
+    do(commands.PutSchedule(schedule("nightly"), at=AT))
+    do(commands.PutSchedule({**schedule("often"), "overlap": "queue"}, at=AT))
+    do(commands.RunSchedule("often", at=AT))
     for graph_id in ("graph", "graph2"):
         do(commands.SubmitGraph(graph(graph_id), at=AT))
     jobs = [release("graph", 0), release("graph", 1)]
@@ -103,6 +106,13 @@ def furnished(ledger: Ledger | None = None) -> Ledger:
     do(commands.SubmitJobs([job_record("failed")], at=AT))
     do(commands.CancelJob("failed", "me", at=AT))
     return ledger
+
+
+def schedule(name: str) -> Plain:
+    job = {"kind": "command", "command": ["true"], "resources": {"gpu_count": 0, "gpu_milli": 0, "cpu_milli": 100}}
+    policies = {"overlap": "replace", "missed": "run_all", "missed_max": 3, "paused": False}
+    trigger = {"kind": "every", "every_s": 10}
+    return {"name": name, "user_id": "ann", "trigger": trigger, "job": job, "made_by": "ann", **policies}
 
 
 def graph(graph_id: str) -> Plain:
@@ -126,7 +136,15 @@ def examples(ledger: Ledger) -> list[Plain]:
     term, number = ledger.term, ledger.index + 1
     places = [{"host": host, "incarnation": 1, "gpu_indexes": [3]} for host in ("h1", "h2")]
     request = (ledger.trust.get("h2") or {}).get("request") or {"id": 1}
+    planned = ledger.schedules.get("often") or {"revision": 1, "due_after": 0}
+    fence, last = planned["revision"], planned["due_after"]
     made: list[commands.Command] = [
+        commands.PutSchedule(schedule(f"s{number}"), at=AT),
+        commands.PutSchedule({**schedule("nightly"), "missed_max": 5}, True, at=AT),
+        commands.RunSchedule("often", "ann", at=AT),
+        commands.FireSchedule("often", term, fence, last, last + 20, [last + 10, last + 20], 1, True, at=AT),
+        commands.PauseSchedule("nightly", True, "ann", at=AT),
+        commands.RemoveSchedule("nightly", "ann", at=AT),
         commands.NewTerm(term + 1, at=AT, epoch=1),
         commands.RegisterHost(host_record("h1", 1, gpus=4), at=AT),
         commands.RegisterHost(host_record("h9", 1, gpus=1, state="up", rack="r1"), at=AT),

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from actorgrid.actors.ledger import commands
-from actorgrid.actors.ledger.command import VERSION, read_command
+from actorgrid.actors.ledger.command import read_command
 from actorgrid.actors.ledger.graph_checks import steps_of
 from actorgrid.actors.ledger.state import Ledger
 from actorgrid.actors.ledger.tables import graphs
@@ -337,7 +337,7 @@ def test_what_is_no_graph_is_refused(rig: Rig) -> None:
 def test_hosts_of_the_version_before_are_not_proposed_it() -> None:
     rig = Rig()
     rig.do(commands.FoundCluster("c1", "h1", {"raft": "1.2.3.4:1"}, "f1"))
-    rig.do(commands.ChangeMember("h1", ledger_version=VERSION - 1))
+    rig.do(commands.ChangeMember("h1", ledger_version=commands.GRAPHS_SINCE - 1))
     from actorgrid.actors.ledger.command import refuse_if_too_new
 
     with pytest.raises(HostsTooOld):

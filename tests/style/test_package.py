@@ -19,7 +19,7 @@ from .test_house import FOLDERS, PROJECT, ROOT, distribution
 
 # Imported where it is there, by choice of the person whose work it is: no extra of ours.
 BROUGHT_BY_USERS = {"torch"}
-STARTED = {"uv"}  # programs that come as distributions: nothing of theirs is imported
+STARTED = {"uv", "tzdata"}  # programs and files that come as distributions: nothing of theirs is imported
 # A distribution's modules, where the name alone does not say.
 MODULES = {"pyyaml": "yaml", "python-dotenv": "dotenv", "nvidia-ml-py": "pynvml", "pillow": "PIL", "google-re2": "re2"}
 

@@ -31,6 +31,7 @@ CALLED_FROM_OUTSIDE = {
         ("StepPickler.persistent_id", "_PlainPickler.persistent_id", "_StepUnpickler.persistent_load"), "pickle"
     ),
     "Dag.submitted": "people's programs (docs/graphs.md)",
+    "Schedule.run_now": "people's programs (docs/schedules.md)",
     "ClusterViewClient._repr_html_": "notebooks",
     "LazyFuture._repr_html_": "notebooks",
     "LocalCluster._repr_html_": "notebooks",

@@ -49,7 +49,7 @@ from actorgrid.labels import labels_of
 from actorgrid.models import Job, JobState, TaskRequest
 
 ROUTES = RouteTable(Route)
-_ADMISSION = (
+ADMISSION = (
     AdmissionRefused,
     UnknownGpuModel,
     TooManyGpus,
@@ -75,7 +75,7 @@ ANSWER_S = 10.0
 SPREAD_S = 45.0
 
 
-@ROUTES.add("POST", "/api/jobs", Accepted, "jobs", request=TaskRequest, errors=_ADMISSION, status=201)
+@ROUTES.add("POST", "/api/jobs", Accepted, "jobs", request=TaskRequest, errors=ADMISSION, status=201)
 async def post_job(call: RequestContext) -> Any:
     """Accept a job: committed when this answers."""
     request = call.body_as(TaskRequest)
@@ -83,7 +83,7 @@ async def post_job(call: RequestContext) -> Any:
     return (await _accept(call, [request]))[0]
 
 
-@ROUTES.add("POST", "/api/jobs/batch", BatchAccepted, "jobs", request=BatchRequest, errors=_ADMISSION, status=201)
+@ROUTES.add("POST", "/api/jobs/batch", BatchAccepted, "jobs", request=BatchRequest, errors=ADMISSION, status=201)
 async def post_jobs(call: RequestContext) -> Any:
     """Accept up to 1000 jobs, all or none."""
     requests = call.body_as(BatchRequest).jobs
@@ -99,6 +99,14 @@ async def post_jobs(call: RequestContext) -> Any:
 
 
 async def _accept(call: RequestContext, requests: list[TaskRequest]) -> list[SubmittedJob]:
+    jobs = await recorded(call, requests)
+    accepted: list[SubmittedJob] = await call.ask("cluster_manager", AcceptJobs(jobs), COMMIT_TIMEOUT_S)
+    return accepted
+
+
+async def recorded(call: RequestContext, requests: list[TaskRequest]) -> tuple[JobRecord, ...]:
+    """The jobs that are asked for as the ledger keeps them, with their files kept and spread. Raises BadRequest,
+    DiskFull."""
     if call.only is not None:
         # Work submits for whom it was submitted for, whoever its process says that it is.
         requests = [request.model_copy(update={"user_id": call.only}) for request in requests]
@@ -137,7 +145,7 @@ async def _accept(call: RequestContext, requests: list[TaskRequest]) -> list[Sub
         # As durable as the ledger's entry will be: the loss of this host must not lose the job.
         await call.ask("links", SpreadBlobs(named), SPREAD_S)
     now = time()
-    jobs = tuple(
+    return tuple(
         job_record(
             request,
             digests[request.payload] if request.payload is not None else None,
@@ -148,8 +156,6 @@ async def _accept(call: RequestContext, requests: list[TaskRequest]) -> list[Sub
         )
         for request in requests
     )
-    accepted: list[SubmittedJob] = await call.ask("cluster_manager", AcceptJobs(jobs), COMMIT_TIMEOUT_S)
-    return accepted
 
 
 @ROUTES.add("GET", "/api/jobs", JobsAnswer, "jobs", query=JobsQuery)

@@ -64,6 +64,14 @@ from .membership import (
     RotateGossipKey,
 )
 from .recovery import BeginRecovery, EndRecovery, SetMaintenance
+from .schedules import (
+    SCHEDULES_SINCE,
+    FireSchedule,
+    PauseSchedule,
+    PutSchedule,
+    RemoveSchedule,
+    RunSchedule,
+)
 from .shared_state import FINALS_MAX, RETIREMENT_SINCE, RetireOrigins
 from .tokens import (
     CreateApiKey,
@@ -86,6 +94,7 @@ __all__ = [
     "LIMITS_SINCE",
     "MEMBERSHIP_SINCE",
     "RETIREMENT_SINCE",
+    "SCHEDULES_SINCE",
     "AcquireLock",
     "AddMember",
     "AdvanceGraph",
@@ -105,6 +114,7 @@ __all__ = [
     "EndRecovery",
     "ExpireLock",
     "FailJob",
+    "FireSchedule",
     "FoundCluster",
     "GrantAttempt",
     "GrantGang",
@@ -114,13 +124,16 @@ __all__ = [
     "MarkUnreachable",
     "MeasureHost",
     "NewTerm",
+    "PauseSchedule",
     "PreemptAttempt",
     "PublishBundle",
+    "PutSchedule",
     "RedeemJoinToken",
     "RegisterHost",
     "ReleaseLease",
     "ReleaseLock",
     "RemoveMember",
+    "RemoveSchedule",
     "RenewLock",
     "ReportTrust",
     "RequestCertificate",
@@ -130,6 +143,7 @@ __all__ = [
     "RevokeApiKey",
     "RevokeJoinToken",
     "RotateGossipKey",
+    "RunSchedule",
     "SealAuthority",
     "SetMaintenance",
     "SetQuota",

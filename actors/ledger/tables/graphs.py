@@ -151,7 +151,7 @@ class Graphs:
         self._ended: OrderedDict[str, int] = OrderedDict()
         self.counts: dict[str, dict[str, int]] = {}
         """Of each graph, how many steps with a record are in which state."""
-        jobs.job_ended = self._job_ended
+        jobs.when_ended.append(self._job_ended)
 
     # -- what is kept
 

@@ -53,8 +53,8 @@ class Jobs:
         self._retired_total = 0
         self._kept_graphs: dict[str, None] = {}
         """Graphs that have ended, which are kept as long as their steps are."""
-        self.job_ended: Callable[[JobRecord, float], None] = lambda _job, _at: None
-        """Told of each job that has ended, and when."""
+        self.when_ended: list[Callable[[JobRecord, float], None]] = []
+        """Each is told of every job that has ended, and when."""
 
     @property
     def live_count(self) -> int:
@@ -151,7 +151,8 @@ class Jobs:
                     self._dependencies.drop(dependent_id)
                     failed = dependency_failed(dependent_id, job_id, state)
                     ending.append((dependent_id, FAILED, failed, {}))
-            self.job_ended(ended, at)
+            for told in self.when_ended:
+                told(ended, at)
         return self.records[first]
 
     def retire(self, graphs: Iterable[str] = ()) -> list[tuple[int, JobRecord]]:
