@@ -7,6 +7,8 @@ from typing import Any
 
 import click
 
+from actorgrid.errors import BadRequest
+
 from . import candidates
 from .call import CommandContext, host_command
 from .label_option import labels_option
@@ -273,14 +275,21 @@ def cancel(call: CommandContext, job_ids: tuple[str, ...], labels: dict[str, str
         if call.json:
             call.document({"jobs": found_so})
             return
-        for job in found_so:
-            say(f"{job['job_id']} {coloured('cancelled') if job['state'] == 'queued' else 'stopping'}")
+        for each in found_so:
+            say(f"{each['job_id']} {coloured('cancelled') if each['state'] == 'queued' else 'stopping'}")
         if not found_so:
             say("no such jobs wait or run", err=True)
         return
     # --force is how Python asks for it (cancel(force=True)); here, an id of a lease is clear enough.
     works = [find_work(call.http, text) for text in job_ids]
     found = [job["job_id"] for job, _ in works if job is not None]
+    for text, (job, _) in zip(job_ids, works, strict=True):
+        if job is not None and "_" in text and not str(job["job_id"]).startswith(text) and job.get("step_of"):
+            raise BadRequest(
+                "an index of an array is not cancelled by itself: it would begin again",
+                asked=text,
+                hint=f"cancel all of it: actorgrid cancel {text.rpartition('_')[0]}",
+            )
     leases = {lease["lease_id"]: lease for _, held in works for lease in held}
     ended = cancel_leases(call.http, list(leases.values()))
     jobs = [call.http.post(f"/api/jobs/{segment(job_id)}/cancel", repeat=True) for job_id in dict.fromkeys(found)]

@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from actorgrid.client.http import AdminHttp, segment
-from actorgrid.errors import BadRequest, UnknownJob
+from actorgrid.errors import BadRequest, NotFound, UnknownJob, WrongState
+from actorgrid.job_arrays import step_of_index
 
 MAX_LISTED = 1000
 SHOWN = 5
@@ -21,6 +22,9 @@ def find_job(http: AdminHttp, text: str) -> dict[str, Any]:
         return job
     except UnknownJob as error:
         missing = error
+    member = _member_of_array(http, text)
+    if member is not None:
+        return member
     found: dict[str, Any] = {"jobs": [], "total": 0}
     if text:
         found = http.get("/api/jobs", prefix=text, limit=SHOWN)
@@ -36,6 +40,31 @@ def find_job(http: AdminHttp, text: str) -> dict[str, Any]:
         )
     jobs = http.get("/api/jobs", limit=MAX_LISTED)["jobs"]
     raise UnknownJob(missing.message, asked=text, found=missing.found, hint=_nearest(text, jobs))
+
+
+def _member_of_array(http: AdminHttp, text: str) -> dict[str, Any] | None:
+    """The job that runs an index of an array, where *text* is ``ARRAY_INDEX``. Raises NotFound, WrongState."""
+    name, _, digits = text.rpartition("_")
+    if not name or not digits.isdecimal() or len(digits) > 10:
+        return None
+    try:
+        array = find_job(http, name)
+    except (UnknownJob, BadRequest):
+        return None
+    number = step_of_index(array, int(digits))
+    if array.get("kind") != "graph" or number is None:
+        raise NotFound(f"{name} has no index {digits}", asked=text, hint=f"actorgrid dag show {name} lists them")
+    path = f"/api/graphs/{segment(array['job_id'])}/steps"
+    step = http.get(path, first=number, limit=1)["steps"][0]
+    if not step["job_id"]:
+        raise WrongState(
+            f"index {digits} of {name} has not begun",
+            asked=text,
+            found=f"it is {step['state']}",
+            hint=f"what an array can be asked as a whole, it can be asked now: {name}",
+        )
+    job: dict[str, Any] = http.get(f"/api/jobs/{segment(step['job_id'])}")
+    return job
 
 
 def _nearest(text: str, jobs: list[dict[str, Any]]) -> str:

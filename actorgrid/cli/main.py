@@ -43,7 +43,10 @@ COMMANDS: dict[str, dict[str, tuple[str, str]]] = {
     },
     "Work": {
         "run": ("run:command", "Run a command as a job; its output and exit status are yours."),
-        "submit": ("submit:command", "Queue a Python file as a job, or the graph of steps in a file."),
+        "submit": (
+            "submit:command",
+            "Queue a Python file as a job, or the graph of steps in a file, or an array of jobs.",
+        ),
         "dag": ("dag:command", "Plan graphs of steps (DAGs), look at them, draw them."),
         "schedule": (
             "schedule:command",

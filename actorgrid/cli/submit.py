@@ -1,4 +1,4 @@
-"""``submit``: a Python file as a job, or a file with a graph of steps."""
+"""``submit``: a Python file as a job, a file with a graph of steps, or an array of jobs."""
 
 from __future__ import annotations
 
@@ -14,6 +14,13 @@ from .work import request, work_options
 
 SUFFIXES = (".yaml", ".yml", ".json")
 """Of files with graphs."""
+_OF_GRAPHS = ("time_scale", "bytes_scale", "busy")
+_READABLE = click.Path(exists=True, dir_okay=False, readable=True)
+
+
+def _file(ctx: click.Context, parameter: click.Parameter, value: str) -> str:
+    """The file, which has to be there; of an array it may be a command."""
+    return value if ctx.params.get("array") is not None else str(_READABLE.convert(value, parameter, ctx))
 
 
 class SubmitCommand(click.Command):
@@ -31,6 +38,9 @@ class SubmitCommand(click.Command):
 
 @click.command(cls=SubmitCommand, context_settings={"allow_interspersed_args": False})
 @work_options
+@click.option(
+    "--array", metavar="INDEXES", help="Run it once for each of 0-999, 1,3,5-7 or 0-90:10; %50 behind: 50 at once."
+)
 @click.option("--strategy", metavar="NAME", help="Of a graph: who decides which step runs where (docs/graphs.md).")
 @click.option(
     "--time-scale", type=click.FloatRange(0), default=1.0, metavar="X", help="Of a traced workflow: times its runtimes."
@@ -40,25 +50,45 @@ class SubmitCommand(click.Command):
 )
 @click.option("--busy", is_flag=True, help="Of a traced workflow: its steps compute; else they sleep.")
 @host_options
-@click.argument("file", metavar="FILE", type=click.Path(exists=True, dir_okay=False, readable=True))
+@click.argument("file", metavar="FILE|-- CMD", callback=_file)
 @click.argument("arguments", metavar="[ARGS]...", nargs=-1)
 @pass_call
 @click.pass_context
 def command(ctx: click.Context, call: CommandContext, /, file: str, arguments: tuple[str, ...], **options: Any) -> None:
-    """Queue a Python file as a job, or the graph of steps in a file.
+    """Queue a Python file as a job, or the graph of steps in a file, or an array of jobs.
 
     Prints the job's id. FILE ends in .yaml, .yml or .json for a graph (docs/graphs.md), which may be a traced workflow
     of WfCommons; what its steps need is said in it. A Python file is read when the job starts: it must still be there
     then, unless it goes along with --working-dir. What --out names is kept on its host when it has ended: actorgrid
     get JOB. It runs in the Python of the active venv, else in ours; with -r, --with or --python in another.
+
+    With --array a Python file, or a command behind --, runs once for each index, in ACTORGRID_ARRAY_INDEX. It is one
+    job to list, wait for, cancel and retry; ID_7 is index 7 of it (docs/jobs.md).
     """
     from .graph_file import OF_A_WORKFLOW, refuse, submit_graph
 
+    array = options.pop("array")
+    if array is not None:
+        refuse(ctx, set(options) - {"strategy", *OF_A_WORKFLOW} | {"array"}, "is about graphs, and this is an array")
+        _submit_array(call, array, file, arguments, options)
+        return
     if file.endswith(SUFFIXES):
         submit_graph(ctx, call, file, {**options, "arguments": arguments})
         return
     refuse(ctx, set(options) - {"strategy", *OF_A_WORKFLOW}, "is about graphs, and this file has none")
     options = {name: value for name, value in options.items() if name not in ("strategy", *OF_A_WORKFLOW)}
+    wanted = request(call, _python_command(file, arguments, options), **options)
+    accepted = call.http.post("/api/jobs", wanted, repeat=True)
+    if call.json:
+        call.document(accepted)
+        return
+    say(accepted["job_id"])
+    if sys.stderr.isatty():
+        say(f"follow it: actorgrid logs -f {accepted['job_id'][:8]}", err=True)
+
+
+def _python_command(file: str, arguments: tuple[str, ...], options: dict[str, Any]) -> list[str]:
+    """What runs a Python file; puts the job's name into *options*."""
     path = os.path.abspath(file)
     options["name"] = options["name"] or os.path.basename(path)
     if options["working_dir"] is not None:
@@ -68,14 +98,30 @@ def command(ctx: click.Context, call: CommandContext, /, file: str, arguments: t
     interpreter = _python()
     if options["requirements"] or options["packages"] or options["python"]:
         interpreter = "python"  # of the environment, which comes first on the PATH
-    wanted = request(call, [interpreter, path, *arguments], **options)
-    accepted = call.http.post("/api/jobs", wanted, repeat=True)
+    return [interpreter, path, *arguments]
+
+
+def _submit_array(
+    call: CommandContext, text: str, file: str, arguments: tuple[str, ...], options: dict[str, Any]
+) -> None:
+    """Submit an array of jobs; prints its id."""
+    from actorgrid.client.graph_submit import accept
+    from actorgrid.job_arrays import JobArray, array_request
+
+    array = JobArray.parse(text)
+    options = {name: value for name, value in options.items() if name not in ("strategy", *_OF_GRAPHS)}
+    if file.endswith(".py") and os.path.isfile(file):
+        command = _python_command(file, arguments, options)
+    else:
+        command = [file, *arguments]
+    options["name"] = options["name"] or os.path.basename(file)
+    array_id = accept(call.http, array_request(request(call, command, **options), array))
     if call.json:
-        call.document(accepted)
+        call.document({"job_id": array_id, "tasks": len(array.indexes)})
         return
-    say(accepted["job_id"])
+    say(array_id)
     if sys.stderr.isatty():
-        say(f"follow it: actorgrid logs -f {accepted['job_id'][:8]}", err=True)
+        say(f"its first: actorgrid logs -f {array_id[:8]}_{array.indexes[0]}", err=True)
 
 
 def _python() -> str:

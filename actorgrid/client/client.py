@@ -27,7 +27,7 @@ from .graph_calls import GraphCalls
 from .http import AdminHttp, segment
 from .job_calls import FINAL_STATES, JobCalls
 from .nested import LOOK_S, NESTED_WAIT_S, inside_work, never_starts
-from .options import TaskOptions, options_of
+from .options import TaskOptions
 from .schedules import ScheduleCalls
 from .state import SharedState
 from .task import pop_default, push_default
@@ -244,22 +244,8 @@ class Client(ClusterViewClient, FunctionCalls, GraphCalls, JobCalls, ScheduleCal
 
         Options as for submit; *timeout* bounds each attempt. Interrupting the wait leaves the job running.
         """
-        if isinstance(command, (str, bytes)):
-            raise BadRequest(
-                "a command is a list of words",
-                asked=repr(command)[:80],
-                hint='client.run(["sh", "-c", "..."]) for a shell',
-            )
-        chosen = options_of({**options, "timeout": timeout, "durable": True})
-        environment = chosen.environment or self._environment
-        sent = self._working_dir.send_to_door(self.http) if self._working_dir is not None and cwd is None else None
-        job_id = self.submit_job(
-            stdin=stdin,
-            working_dir=sent,
-            environment=None if environment is None else environment.send_to_door(self.http, for_functions=False),
-            cwd=None if cwd is None else os.path.abspath(cwd),
-            **chosen.job_request(kind="command", command=[str(word) for word in command]),
-        )["job_id"]
+        wanted = self._command_job(command, cwd, {**options, "timeout": timeout})
+        job_id = self.submit_job(stdin=stdin, **wanted)["job_id"]
         job = self.wait(job_id)
         if check and job["state"] != "succeeded":
             from .durable import failure_of

@@ -2,17 +2,24 @@
 
 from __future__ import annotations
 
+import os
 import time
-from collections.abc import Iterable, Iterator, Mapping
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, cast
 
 from actorgrid.errors import BadRequest, HostUnreachable
 
 from .http import AdminHttp, segment
+from .options import options_of
 from .output_cursor import OutputCursor
 
 if TYPE_CHECKING:
     from datetime import datetime
+
+    from .client import Client
+    from .environment import Environment
+    from .graph_run import GraphRun
+    from .working_dir import WorkingDir
 
 FINAL_STATES = frozenset({"succeeded", "failed", "cancelled", "lost"})
 WAIT_STEP_S = 20.0
@@ -25,6 +32,53 @@ class JobCalls:
 
     http: AdminHttp
     _closed: bool
+    _working_dir: WorkingDir | None
+    _environment: Environment | None
+
+    def submit_array(
+        self,
+        command: Sequence[str],
+        indexes: str | Iterable[int],
+        *,
+        at_once: int = 0,
+        cwd: str | os.PathLike[str] | None = None,
+        **options: Any,
+    ) -> GraphRun:
+        """Have a command run once for each index, in ``ACTORGRID_ARRAY_INDEX``: one job, accepted in one commit.
+
+        *indexes*: a range, numbers, or a text as ``"0-999%50"``; *at_once*: how many may run at a time. Options as for
+        ``run``, of each. It goes on when some fail; ``retry`` begins these again. Raises BadRequest, and what a job is
+        refused with.
+        """
+        from actorgrid.job_arrays import JobArray, array_request
+
+        from .graph_run import GraphRun
+        from .graph_submit import accept
+
+        array = JobArray.of(indexes, at_once)
+        wanted = self._command_job(command, cwd, options)
+        return GraphRun(cast("Client", self), accept(self.http, array_request(wanted, array)))
+
+    def _command_job(
+        self, command: Sequence[str], cwd: str | os.PathLike[str] | None, options: dict[str, Any]
+    ) -> dict[str, Any]:
+        """The body of a request for a job that runs *command*. Raises BadRequest."""
+        if isinstance(command, (str, bytes)):
+            raise BadRequest(
+                "a command is a list of words",
+                asked=repr(command)[:80],
+                hint='client.run(["sh", "-c", "..."]) for a shell',
+            )
+        chosen = options_of({**options, "durable": True})
+        environment = chosen.environment or self._environment
+        sent = self._working_dir.send_to_door(self.http) if self._working_dir is not None and cwd is None else None
+        work = {
+            "working_dir": sent,
+            "environment": None if environment is None else environment.send_to_door(self.http, for_functions=False),
+            "cwd": None if cwd is None else os.path.abspath(cwd),
+            **chosen.job_request(kind="command", command=[str(word) for word in command]),
+        }
+        return {name: value for name, value in work.items() if value is not None}
 
     def edit(self, /, job_id: str, **changed: Any) -> dict[str, Any]:
         """Change a job that waits: ``priority`` (0 to 100), ``max_execution_time_s`` (``None``: no limit), ``deadline``

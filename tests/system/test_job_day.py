@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import json
+import subprocess
+import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -76,3 +79,48 @@ def test_jobs_are_found_and_cancelled_by_their_labels(make_agent: Callable[..., 
     states = client.wait_all([first, *ids], timeout=60)
     assert [states[each] for each in (first, *ids)] == ["cancelled", "cancelled", "succeeded", "succeeded"]
     assert client.cancel_labelled(team="vision") == [] and listed(host=host, labels=vision) == [first]
+
+
+def test_an_array_is_one_job_with_a_limit_of_how_many_run(make_agent: Callable[..., Agent], tmp_path: Path) -> None:
+    agent = make_agent(gpus="simulated:1xH100-80GB").start()
+    client = agent.client()
+    begun, ready = tmp_path / "begun", tmp_path / "ready"
+    begun.mkdir()
+    line = (
+        "echo index $ACTORGRID_ARRAY_INDEX of $ACTORGRID_ARRAY_COUNT in $ACTORGRID_ARRAY_ID;"
+        f"mkdir {begun}/$ACTORGRID_ARRAY_INDEX; ls {begun} | wc -l; sleep 0.1; rmdir {begun}/$ACTORGRID_ARRAY_INDEX;"
+        f"test $ACTORGRID_ARRAY_INDEX != 4 -o -e {ready}"
+    )
+    array = client.submit_array(["sh", "-c", line], "0-10:2%2", cpus=0.1, labels={"team": "vision"}, name="sweep")
+    assert client.wait(array.id, 60)["state"] == "failed"
+    assert [(job["job_id"], job["name"]) for job in client.jobs(labels={"team": "vision"})] == [(array.id, "sweep")]
+    states = {step["id"]: step["state"] for step in array.steps()}
+    assert states == {str(index): "failed" if index == 4 else "succeeded" for index in range(0, 11, 2)}
+    output = {step["id"]: b"".join(client.logs(step["job_id"])).decode().splitlines() for step in array.steps()}
+    assert output["6"][0] == f"index 6 of 6 in {array.id}"
+    assert max(int(lines[1]) for lines in output.values()) <= 2
+
+    def call(*words: str) -> subprocess.CompletedProcess[str]:
+        found = {**agent.environment(), "ACTORGRID_DATA_DIR": str(agent.data_dir)}
+        line = [sys.executable, "-m", "actorgrid", *words]
+        return subprocess.run(line, capture_output=True, text=True, timeout=60, env=found)
+
+    assert call("logs", f"{array.id}_8", "--tail", "2", "--grep", "index").stdout == f"index 8 of 6 in {array.id}\n"
+    assert call("logs", f"{array.id}_3").returncode == 4
+    ready.touch()
+    assert "1 step begin again" in call("retry", array.id).stdout
+    assert call("wait", array.id, "--timeout", "60").stdout == f"{array.id} succeeded\n"
+    made = call("submit", "--array", "1-3", "--cpus", "0.1", "--json", "--", "sh", "-c", "exit $ACTORGRID_ARRAY_INDEX")
+    assert made.returncode == 0, made.stderr
+    assert call("wait", json.loads(made.stdout)["job_id"]).returncode == 1
+    stuck = client.submit_array(["sleep", "600"], range(5), at_once=1, cpus=0.1)
+
+    def runs(number: int) -> bool:
+        job_id = stuck.steps()[number]["job_id"]
+        return bool(job_id) and client.job(job_id)["state"] == "running"
+
+    until(lambda: runs(0), "the first index runs")
+    assert "not cancelled by itself" in call("cancel", f"{stuck.id}_0").stderr
+    assert "has not begun" in call("logs", f"{stuck.id}_4").stderr
+    stuck.cancel()
+    assert client.wait(stuck.id, 60)["state"] == "cancelled"
