@@ -103,6 +103,12 @@ class AsyncClient(Awaiting[Client], AsyncFunctionCalls):
 
         return AsyncGraphRun(await asyncio.to_thread(self.sync.graph, graph_id))
 
+    async def submit_array(self, command: Sequence[str], indexes: str | Iterable[int], **options: Any) -> AsyncGraphRun:
+        """Have a command run once for each index, as ``Client.submit_array``."""
+        from .async_graph_run import AsyncGraphRun
+
+        return AsyncGraphRun(await asyncio.to_thread(partial(self.sync.submit_array, command, indexes, **options)))
+
     def lock(
         self,
         name: str,
