@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+import importlib
+from typing import Any, NamedTuple
 
 MARK = "ACTORGRID_USER_ACTOR"
 """The variable that an actor's process, and each child of it, has: its id, a colon, and the number of its incarnation.
 As a lease's variables are part of what it asks for, each incarnation has a lease and a process of its own."""
+
+
+JOB_PREFIX = "job:"
 
 
 class ActorReference(NamedTuple):
@@ -23,7 +27,13 @@ class ActorReference(NamedTuple):
     max_pending: int
     """How many calls of one process may be unfinished."""
     host_id: str = ""
-    """The host of its creator, where the folder is; empty where only processes of that machine can call it."""
+    """The host of its creator, where the folder is; empty where only processes of that machine can call it. Of a
+    detached actor ``job:`` and the id of its job, which has a folder of that name wherever it runs."""
+
+    @property
+    def job_id(self) -> str:
+        """Of a detached actor, its job; else empty."""
+        return self.host_id[len(JOB_PREFIX) :] if self.host_id.startswith(JOB_PREFIX) else ""
 
 
 class CurrentActor(NamedTuple):
@@ -45,6 +55,17 @@ def begins(actor: CurrentActor) -> None:
     """Note which actor this process holds from now on."""
     global here
     here = actor
+
+
+def ends() -> None:
+    """Note that this process holds no actor any more."""
+    global here
+    here = None
+
+
+def serve_detached(*call: Any) -> None:
+    """Be a detached actor: what its job calls. (Clients and servers import nothing of each other.)"""
+    importlib.import_module("actorgrid.actors.work.detached_actor").serve(*call)
 
 
 def mark(actor_id: str, incarnation: int) -> str:

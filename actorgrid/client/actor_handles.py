@@ -12,8 +12,10 @@ from actorgrid.objects import here
 from actorgrid.transports.user_actor_frames import READY_METHOD
 from actorgrid.user_actor_context import ActorReference
 
+from .actor_jobs import actor_jobs
 from .actor_link import ActorLink
 from .actor_links import ActorFuture, links
+from .durable import FINAL_STATES
 from .forks import this_process
 from .futures import LazyFuture
 from .pickling import arguments
@@ -24,6 +26,7 @@ if TYPE_CHECKING:
 P = ParamSpec("P")
 R = TypeVar("R")
 T = TypeVar("T")
+JOB_WAIT_S = 20.0
 OWN_NAMES = frozenset({"actor_id", "call", "ready", "stop"})
 """What a handle has itself, so that no class of an actor may have methods of these names."""
 
@@ -98,10 +101,13 @@ class ActorHandle(Generic[T]):
     def stop(self, *, force: bool = False, wait: bool = True) -> None:
         """End the actor when it has done what it was asked here before; with *force* at once, amid its calls.
 
-        With *wait* it returns when the actor has ended, if this process made it. Raises NotSupported for *force* in
-        another process.
+        With *wait* it returns when the actor has ended, if this process made it or it is a detached one. Raises
+        NotSupported for *force* in another process, of one that is not.
         """
         link = self._link()
+        if self._reference.job_id:
+            self._stop_job(force, wait)
+            return
         owner = link.owner
         if owner is not None:
             owner.stop(force)
@@ -115,6 +121,14 @@ class ActorHandle(Generic[T]):
             links.stop(link)
         if wait and owner is not None:
             link.over.wait()
+
+    def _stop_job(self, force: bool, wait: bool) -> None:
+        if force:
+            actor_jobs.cancel(self._reference)
+        else:
+            links.stop(self._link())
+        while wait and actor_jobs.job(self._reference, JOB_WAIT_S)["state"] not in FINAL_STATES:
+            pass
 
     def _link(self) -> ActorLink:
         if self._process is not this_process():  # forked since: the connection is the parent's

@@ -62,6 +62,7 @@ class ActorLink:
 
     __slots__ = (
         "__weakref__",
+        "asked",
         "at",
         "begun_fd",
         "cause",
@@ -95,6 +96,7 @@ class ActorLink:
     def __init__(self, reference: ActorReference, lock: threading.Lock) -> None:
         self.reference = reference
         self.at = ""  # the host that it is on, where that is not its creator's
+        self.asked = False  # whether its job is being asked about
         self.far: FarActorSocket | None = None  # the way there
         self.doom: ActorDied | None = None  # what is to be its death, once all is read that is under way
         self.doom_at = 0.0

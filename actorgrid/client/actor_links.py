@@ -32,6 +32,7 @@ from actorgrid.transports.user_actor_frames import BEGUN, encode_actor_hello, en
 from actorgrid.user_actor_context import ActorReference
 
 from .actor_deaths import cut_off, dead_for, interrupted, refused
+from .actor_jobs import actor_jobs
 from .actor_link import RETRY_S, ActorCall, ActorLink, begun_last
 from .actor_places import found_dead, found_place, local_path, relay_to, what_is_said
 from .call_errors import raise_failure
@@ -48,6 +49,8 @@ MAX_SENT = 1000
 MAX_UNSENT_BYTES = 2**20
 READ_BYTES = 256 * 1024
 RETRY_MAX_S = 0.25
+JOB_LOOK_S = 0.25
+"""How often it is asked whether a detached actor runs."""
 LAST_WORDS_S = 5.0
 """So long what an actor on another host has answered may be under way when we know that it is no more."""
 
@@ -338,6 +341,9 @@ class ActorLinks:
 
     def _try(self, link: ActorLink, now: float) -> None:
         """Connect, or say when to try again, or that there is no use."""
+        if link.reference.job_id and not link.at:
+            self._ask_where(link)
+            return
         relay = relay_to(link.at or link.reference.host_id)
         sock: socket.socket | None = None
         begun_fd = -1
@@ -347,7 +353,8 @@ class ActorLinks:
             begun_fd = os.memfd_create("actorgrid-begun", os.MFD_CLOEXEC)
             os.pwrite(begun_fd, BEGUN.pack(0), 0)
             if relay:
-                link.far = far_actors.open(relay, link.at, link.reference, begun_fd)
+                away = partial(self._io().soon, partial(self._is_away, link)) if link.reference.job_id else None
+                link.far = far_actors.open(relay, link.at, link.reference, begun_fd, away)
                 sock = link.far.sock
                 sock.send(hello)
             else:
@@ -382,9 +389,40 @@ class ActorLinks:
             if death is not None:
                 self._io().soon(partial(self.die, link, death))
                 return
+        if link.reference.job_id:
+            link.at = ""
         link.next_try = now + link.delay_s
         link.delay_s = min(RETRY_MAX_S, link.delay_s * 2)
         self._io().tick_soon()
+
+    def _ask_where(self, link: ActorLink) -> None:
+        """Ask where the job of a detached actor runs."""
+        if not link.asked:
+            link.asked = True
+            actor_jobs.ask(link.reference, lambda at, death: self._io().soon(partial(self._told, link, at, death)))
+
+    def _is_away(self, link: ActorLink) -> None:
+        with self.lock:
+            if link.death is None:
+                self._ask_where(link)
+
+    def _told(self, link: ActorLink, at: str, death: ActorDied | None) -> None:
+        """Take what was answered: connect there, or leave a way to where it is not any more."""
+        with self.lock:
+            link.asked = False
+            if link.death is not None:
+                return
+            if death is None and link.lost:
+                link.at = at
+                if at:
+                    self._try(link, time.monotonic())
+                else:
+                    link.next_try = time.monotonic() + JOB_LOOK_S
+                    self._io().tick_soon()
+            elif death is None and at and link.far is not None and link.far.host_id != at:
+                far_actors.leave(link.far)
+        if death is not None:
+            self.die(link, death)
 
     def _hang_up(self, link: ActorLink) -> None:
         """Close the connection. What the actor had begun is interrupted; what it had not is not sent any more."""

@@ -16,7 +16,9 @@ from actorgrid.errors import ActorGridError, BadRequest, LockHeld, NameTaken, No
 from actorgrid.user_actor_context import ActorReference
 
 from .actor_handles import ActorHandle
+from .actor_jobs import actor_jobs
 from .actor_places import relay_to
+from .detached_actors import named_job
 from .user import user_name
 
 if TYPE_CHECKING:
@@ -39,6 +41,7 @@ class ActorName:
         self._client = client
         self._name = name
         self._over = threading.Event()
+        self._said = False
         terms = client.lock_terms(_lock_name(name), TTL_S, 1, 0.0, None)
         self._hold: LockHold = terms.new_hold(lambda: not self._over.is_set(), None)
         try:
@@ -58,9 +61,16 @@ class ActorName:
         record = {
             "token": list(self._hold.token),
             "boot_id": _boot_id(),
+            "job_id": reference.job_id,
             "reference": {**reference._asdict(), "methods": sorted(reference.methods)},
         }
+        self._said = True
         self._client.state.in_namespace(user_name()).put(_key(self._name), record)
+
+    def hand_over(self) -> None:
+        """Let go of the lock: the name is with the actor's job now."""
+        self._over.set()
+        self._hold.drop()
 
     def release(self) -> None:
         """Give the name back; in the background, as it asks the host."""
@@ -68,8 +78,9 @@ class ActorName:
         threading.Thread(target=self._release, name="actorgrid-actor-name", daemon=True).start()
 
     def _release(self) -> None:
-        with contextlib.suppress(ActorGridError):  # who reads it without our lock passes over it
-            self._client.state.in_namespace(user_name()).delete(_key(self._name))
+        if self._said:
+            with contextlib.suppress(ActorGridError):  # who reads it without our lock passes over it
+                self._client.state.in_namespace(user_name()).delete(_key(self._name))
         self._hold.drop()
 
 
@@ -78,21 +89,27 @@ def find(client: Client, name: str) -> ActorHandle[Any]:
     until = time.monotonic() + FIND_S
     while True:
         token = _holder(client, name)
-        if token is None:
+        job_id = None if token is not None else named_job(client, name)
+        if token is None and job_id is None:
             raise NoSuchActor(
                 f"no actor of {user_name()} has the name {name!r}",
                 asked=name,
                 hint="Class.options(name=...).create() makes one, get_or_create() if there is none",
             )
         record = client.state.in_namespace(user_name()).get(_key(name), None)
-        if isinstance(record, dict) and record.get("token") == token:
-            break
+        if isinstance(record, dict):
+            if token is not None and record.get("token") == token:
+                break
+            if job_id is not None and record.get("job_id") == job_id:
+                break
         if time.monotonic() > until:
             raise NoSuchActor(f"the name {name!r} is taken, but not by an actor that can be called yet", asked=name)
         time.sleep(LOOK_S)
     fields = record["reference"]
     client._open_session().objects()  # then this process knows which host this is
-    if record.get("boot_id") != _boot_id() and not (fields.get("host_id") and relay_to(str(fields["host_id"]))):
+    if job_id is not None:
+        actor_jobs.remember(job_id, client)
+    elif record.get("boot_id") != _boot_id() and not (fields.get("host_id") and relay_to(str(fields["host_id"]))):
         raise NotSupported(
             f"the actor {name!r} is on another machine, and cannot be called from here",
             asked=name,

@@ -46,7 +46,7 @@ def relay_to(wanted: str) -> str:
 def local_path(reference: ActorReference, at: str) -> str:
     """Where an actor of this host listens."""
     store, host_id = here.whereabouts()
-    if at and at == host_id and host_id != reference.host_id:
+    if reference.job_id or (at and at == host_id and host_id != reference.host_id):
         folder = os.path.basename(os.path.dirname(reference.path))
         return os.path.join(os.path.dirname(store), folder, reference.actor_id)
     return reference.path
@@ -67,7 +67,7 @@ def found_place(reference: ActorReference) -> str:
 def found_dead(reference: ActorReference, at: str) -> ActorDied | None:
     """The end of an actor that nobody here made, from what its creator left; ``None`` while it may come (back)."""
     _, host_id = here.whereabouts()
-    if at or (reference.host_id and host_id and host_id != reference.host_id):
+    if at or reference.job_id or (reference.host_id and host_id and host_id != reference.host_id):
         return None  # its creator's host is asked next
     try:
         with open(reference.path + DEATH_SUFFIX, "rb") as file:
@@ -97,11 +97,11 @@ def what_is_said(far: FarActorSocket, reference: ActorReference) -> tuple[str, A
         at = failure.details.get("actor_at")
         if isinstance(at, str) and at and at != far.host_id:
             return at[:HOST_ID_MAX], None
-        if far.host_id == reference.host_id and failure.details.get("actor_folder") is False:
+        if not reference.job_id and far.host_id == reference.host_id and failure.details.get("actor_folder") is False:
             return "", _without_creator(reference)
         return "", None  # its creator's host knows more
-    if failure is None:
-        return "", None
+    if failure is None or (reference.job_id and isinstance(failure, HostUnreachable)):
+        return "", None  # the ledger is asked
     if far.host_id != reference.host_id and isinstance(failure, HostUnreachable):
         return "", None
     if isinstance(failure, HostUnreachable):

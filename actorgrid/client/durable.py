@@ -69,17 +69,8 @@ class DurableJobs:
         self, fn: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], options: TaskOptions
     ) -> JobFuture[Any]:
         """Queue one job; it goes out with others within a few milliseconds. Waits while 10,000 are unsent."""
-        # With a directory of its own a job runs in what was sent, on this machine, too: it may run again much later.
-        sent = self._working_dir
-        environment = options.environment or self._environment
-        payload, inputs = job_payload(fn, args, kwargs, directory=sent is None, installed=environment is None)
-        name = options.name or str(getattr(fn, "__name__", type(fn).__name__))
-        request = options.job_request(inputs, kind="function", payload=payload, python=PYTHON, name=name)
-        if sent is not None:
-            request["working_dir"] = sent.send_to_door(self._http)
-        if environment is not None:
-            request["environment"] = environment.send_to_door(self._http)
-        job_id = request["task_id"]
+        request = self.request(fn, args, kwargs, options)
+        job_id, name = request["task_id"], request["name"]
         future: JobFuture[Any] = JobFuture(job_id, name, self._cancel, self._never_starts)
         with self._lock:
             if self._stop.is_set():
@@ -90,6 +81,22 @@ class DurableJobs:
             self._outstanding[job_id] = future
         self._unsent.put((request, future))
         return future
+
+    def request(
+        self, fn: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], options: TaskOptions
+    ) -> dict[str, Any]:
+        """The body of a request for the job; what it runs in is sent before. Raises UnpicklableFunction."""
+        # With a directory of its own a job runs in what was sent, on this machine, too: it may run again much later.
+        sent = self._working_dir
+        environment = options.environment or self._environment
+        payload, inputs = job_payload(fn, args, kwargs, directory=sent is None, installed=environment is None)
+        name = options.name or str(getattr(fn, "__name__", type(fn).__name__))
+        request = options.job_request(inputs, kind="function", payload=payload, python=PYTHON, name=name)
+        if sent is not None:
+            request["working_dir"] = sent.send_to_door(self._http)
+        if environment is not None:
+            request["environment"] = environment.send_to_door(self._http)
+        return request
 
     def attach(self, job_id: str, name: str = "") -> JobFuture[Any]:
         """A future for a job that exists already, of this client or another."""

@@ -31,6 +31,7 @@ AWAY_MAX_S = 60.0
 """So long a way to the actor is looked for again; then it is given up, with all that it was asked."""
 ASK_MAX_S = 3.0
 """For its host to say what was begun."""
+AWAY_LOOK_S = 2.0
 LED_S = 10.0
 """A connection that lasts longer has led to the actor's host, though the actor took no note of it."""
 TICK_S = 0.5
@@ -115,7 +116,15 @@ class LineStream:
 class FarActorSocket(RelayedSocket):
     """The way to one actor. ``sock`` is the caller's; *begun_fd*: where it looks for what was begun."""
 
-    def __init__(self, loop: RelayLoop, path: str, at: str, reference: ActorReference, begun_fd: int) -> None:
+    def __init__(
+        self,
+        loop: RelayLoop,
+        path: str,
+        at: str,
+        reference: ActorReference,
+        begun_fd: int,
+        on_away: Callable[[], None] | None,
+    ) -> None:
         super().__init__(loop, "", {}, reference.secret)
         self.sock.setblocking(False)
         self.host_id = at or reference.host_id
@@ -123,6 +132,8 @@ class FarActorSocket(RelayedSocket):
         folder = os.path.basename(os.path.dirname(reference.path))
         self._wanted = FarCaller(self.host_id, folder, reference.actor_id, self._id, False)
         self._begun_fd = os.dup(begun_fd)
+        self._on_away = on_away
+        self._look_at = loop.monotonic() + AWAY_LOOK_S
         self._was_answered = False
         self._left = False  # the caller has hung up
         self._question: LineStream | None = None
@@ -134,6 +145,11 @@ class FarActorSocket(RelayedSocket):
         """Do what is due: connect, or give up."""
         if self.is_over:
             return
+        if not self.is_away:
+            self._look_at = now + AWAY_LOOK_S
+        elif self._on_away is not None and now > self._look_at:
+            self._look_at = now + AWAY_LOOK_S
+            self._on_away()
         if self._question is not None:
             if now > self._ask_until:
                 self._know(BEGUN_UNKNOWN)
@@ -156,6 +172,11 @@ class FarActorSocket(RelayedSocket):
             self._ended(None)
             return
         super().fail(error)
+
+    def give_up(self) -> None:
+        """Be over, with all that was sent."""
+        if not self.is_over:
+            super().fail(HostUnreachable(f"the actor is not on host {self.host_id} any more"))
 
     def _ended(self, error: ActorGridError | None) -> None:
         now = self._loop.monotonic()
@@ -231,17 +252,29 @@ class FarActors:
         """Begin anew in a forked child."""
         self._begin()
 
-    def open(self, path: str, at: str, reference: ActorReference, begun_fd: int) -> FarActorSocket:
+    def open(
+        self,
+        path: str,
+        at: str,
+        reference: ActorReference,
+        begun_fd: int,
+        on_away: Callable[[], None] | None = None,
+    ) -> FarActorSocket:
         """A socket to an actor, at once; it may turn out to lead nowhere. *path*: of our host's relay; *at*: on which
-        host, where that is not its creator's."""
+        host, where that is not its creator's; *on_away*: called every ``AWAY_LOOK_S`` in which nobody answers there."""
         with self._lock:
             if self._loop is None:
                 self._loop = RelayLoop("actorgrid-far-actors")
                 self._loop.start()
             loop = self._loop
-        made = FarActorSocket(loop, path, at, reference, begun_fd)
+        made = FarActorSocket(loop, path, at, reference, begun_fd, on_away)
         loop.post(lambda: self._add(made))
         return made
+
+    def leave(self, far: FarActorSocket) -> None:
+        """Give up a way to where the actor is not any more."""
+        if self._loop is not None:
+            self._loop.post(far.give_up)
 
     def _add(self, made: FarActorSocket) -> None:
         self._sockets.append(made)

@@ -16,6 +16,7 @@ from actorgrid.errors import BadRequest, NameTaken, NoSuchActor
 
 from .actor_handles import OWN_NAMES, ActorHandle
 from .actor_names import ActorName, find
+from .detached_actors import make_detached, named_job
 from .options import DEFAULTS, OPTION_NAMES, TaskOptions
 from .task import default_client
 
@@ -28,7 +29,9 @@ T = TypeVar("T")
 MAX_PENDING = 10_000
 _OF_WORKERS = ("gpus", "gpu_memory", "gpu_models", "gpu_affinity", "cpus", "memory", "pool", "env", "priority")
 """The options of tasks that an actor has too."""
-_OWN = ("max_restarts", "max_concurrency", "max_pending", "name")
+_OF_JOBS = ("max_isolation_s", "grace_s")
+"""The options of jobs that a detached actor has, too."""
+_OWN = ("max_restarts", "max_concurrency", "max_pending", "name", "detached")
 TAKEN_S = 5.0
 """How long get_or_create looks again for an actor whose name is taken, and which is not there."""
 
@@ -41,6 +44,7 @@ class ActorOptions:
     * ``max_concurrency``: how many of its methods may run at once (1 unless said, at most 1,000)
     * ``name``: by which clients of the same user find it: ``client.actor(name)``; it then lives until it is stopped, or
       its creator's client closes
+    * ``detached``: a job, which goes on when its creator is gone, until it is stopped or cancelled
     * ``max_pending``: how many calls of one process may be unfinished; further ones wait (10,000 unless said)
     """
 
@@ -49,6 +53,7 @@ class ActorOptions:
     max_concurrency: int = 1
     max_pending: int = MAX_PENDING
     name: str | None = None
+    detached: bool = False
     client: Any = field(default=None, compare=False)
 
     def __post_init__(self) -> None:
@@ -65,8 +70,8 @@ class ActorOptions:
         own = {name: changes[name] for name in changes if name in _OWN}
         rest = {name: value for name, value in changes.items() if name not in own}
         for name in rest:
-            if name not in _OF_WORKERS:
-                known = (*_OWN, *_OF_WORKERS)
+            if name not in _OF_WORKERS and name not in _OF_JOBS:
+                known = (*_OWN, *_OF_WORKERS, *_OF_JOBS)
                 hint = "timeout and retries are of calls: handle.method.options(timeout=...)(...)"
                 raise BadRequest(
                     f"an actor has no option {name!r}",
@@ -112,9 +117,17 @@ class ActorClass(Generic[P, T]):
         QueueFull, ClientClosed, NameTaken.
         """
         options = self.actor_options
+        if not options.detached:
+            for each in _OF_JOBS:
+                if getattr(options.worker, each) is not None:
+                    raise BadRequest(f"{each} is of detached actors", asked=each, hint="detached=True")
         client: Client = options.client or default_client()
         name = None if options.name is None else ActorName(client, options.name)
         try:
+            if options.detached:
+                return ActorHandle(make_detached(client, self.cls, args, kwargs, options, self._methods, name))
+            if name is not None and named_job(client, str(options.name)) is not None:
+                raise NameTaken(f"a detached actor has the name {options.name!r}", asked=str(options.name))
             actors = client._open_session().actors()
             use = actors.make(
                 self.cls,

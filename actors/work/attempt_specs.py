@@ -122,6 +122,8 @@ def attempt_spec(
             "inputs": inputs.of_jobs,
             "max_result_bytes": settings.work.max_result_bytes,
             "result_path": str(AttemptDir(paths.attempts_dir, attempt_id).result),
+            "objects": str(object_store_path(paths.work_sockets_dir, host_tag)),
+            "host_id": server.host.host_id,
         }
         if steps is not None:
             spec["function"]["step_inputs"] = inputs.of_steps

@@ -12,6 +12,7 @@ from types import CoroutineType
 
 from actorgrid import task_context
 from actorgrid.errors import ActorGridError, PythonMismatch
+from actorgrid.objects import here
 from actorgrid.task_context import RunningCall
 from actorgrid.transports.task_frames import encode_result
 
@@ -42,6 +43,7 @@ def run_job(spec: CallSpec, result_path: Path, *, durably: bool = True) -> int:
             )
         if "steps" in function:
             return run_steps(spec, lambda data: _leave(result_path, data, durably))
+        here.use_store(function.get("objects", ""), function.get("host_id", ""))
         call, args, kwargs = load_payload(Path(function["payload_path"]), function["digest"], function["inputs"])
         running = RunningCall((spec["job_id"], 0), spec["timeout_s"])
         running.function_name, running.retries_left = getattr(call, "__name__", ""), None

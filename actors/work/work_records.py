@@ -33,6 +33,9 @@ class FunctionSpec(TypedDict):
     """The files with results of other jobs that its arguments stand for, by job."""
     max_result_bytes: int
     result_path: str
+    objects: NotRequired[str]
+    """Where the host's object store listens."""
+    host_id: NotRequired[str]
     steps: NotRequired[list[list[int]]]
     """Of a graph, instead of the one call: each step's number, where in the payload its call is, and its size."""
     step_inputs: NotRequired[dict[str, list[str | int]]]
@@ -338,7 +341,7 @@ _FUNCTION = {
     "max_result_bytes": _whole,
     "result_path": _text,
 }
-_FUNCTION_MAY = {"steps": _calls, "step_inputs": _places}
+_FUNCTION_MAY = {"steps": _calls, "step_inputs": _places, "objects": _text, "host_id": _text}
 _WORKER = {"worker_id": _text, "pool": _text, "number": _whole, "socket_path": _text}
 _STORE = {"socket_path": _text, "host_id": _text, "folder": _text, "memory_bytes": _whole, "disk_bytes": _whole}
 _SPEC_MUST = {

@@ -35,6 +35,14 @@ class Keeper:
         return os.environ["ACTORGRID_DEVICES"], os.getpid(), str(actorgrid.current_task().token)
 
 
+@actorgrid.actor
+class Broken:
+    """Cannot be made."""
+
+    def __init__(self) -> None:
+        raise KeyError("no such thing")
+
+
 @pytest.fixture(scope="module")
 def cluster() -> Iterator[actorgrid.LocalCluster]:
     with actorgrid.LocalCluster(gpus=1) as cluster:
@@ -69,6 +77,42 @@ def test_a_name_is_of_one_actor_and_all_clients_find_it(cluster: actorgrid.Local
         assert named.on(other).get_or_create("a new one").get().result(60) == "a new one"
     with pytest.raises(BadRequest):
         Keeper.get_or_create()
+
+
+def test_a_detached_one_goes_on_when_its_creator_is_gone(cluster: actorgrid.LocalCluster) -> None:
+    detached = Keeper.options(detached=True, name="detached", max_restarts=1)
+    with cluster.client() as maker:
+        keeper = detached.on(maker).create("by its maker")
+        _, pid, token = keeper.granted().result(60)
+        for other in (detached, Keeper.options(name="detached")):
+            with pytest.raises(NameTaken):
+                other.on(maker).create()
+    with cluster.client() as client:
+        keeper = client.actor("detached")
+        assert keeper.get().result(60) == "by its maker"
+        assert client.submit(_get_by_name, "detached").result(60) == "by its maker"
+        assert [job["state"] for job in client.jobs(name="detached")] == ["running"]
+        os.kill(pid, signal.SIGKILL)
+        assert keeper.granted.options(retries=1)().result(60)[2] > token
+        keeper.stop()
+        with pytest.raises(ActorDied, match="stopped"):
+            keeper.get().result(60)
+        assert _is_free(client, "detached")
+        ended = Keeper.options(detached=True, name="detached").on(client).get_or_create("again")
+        assert ended.get().result(60) == "again"
+        client.cancel(ended._reference.job_id)
+        with pytest.raises(ActorDied, match="cancelled"):
+            ended.get().result(60)
+        for name in ("grace_s", "max_isolation_s"):
+            with pytest.raises(BadRequest):
+                Keeper.options(**{name: 5}).on(client).create()
+
+
+def test_what_a_detached_ones_init_raises_is_its_end(cluster: actorgrid.LocalCluster) -> None:
+    with cluster.client() as client:
+        broken = Broken.options(detached=True, cpus=0.05).on(client).create()
+        with pytest.raises(ActorDied, match="KeyError"):
+            broken.ready().result(60)
 
 
 def test_handles_are_awaited_with_the_client_for_asyncio(cluster: actorgrid.LocalCluster) -> None:

@@ -7,16 +7,19 @@ import signal
 import subprocess
 import sys
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import psutil
 import pytest
 
 import actorgrid
 from actorgrid import user_actor_context
 from actorgrid.client.client import Client
 from actorgrid.errors import ActorDied, ActorRestarted
+from actorgrid.objects import here
 from tests.processes import until
 from tests.system.cluster_host import ClusterHost
 
@@ -44,6 +47,9 @@ class Ledger:
         held = user_actor_context.here
         assert held is not None
         return held.host_id, os.getpid()
+
+    def token(self) -> str:
+        return str(actorgrid.current_task().token)
 
     def kill(self) -> None:
         os.kill(os.getpid(), signal.SIGKILL)
@@ -197,3 +203,36 @@ def test_one_on_another_host_than_its_creators_is_begun_again_when_it_was_killed
     for ledger in ledgers:
         with pytest.raises(ActorDied):
             ledger.all().result(60)
+
+
+def test_a_detached_one_outlives_its_creator_and_its_host(
+    hosts: tuple[ClusterHost, ClusterHost], client: Client, tmp_path: Path
+) -> None:
+    detached = Ledger.options(detached=True, max_isolation_s=3)
+    with hosts[0].client() as creator:
+        for name in ("first", "second"):
+            detached.options(name=name).on(creator).create().note(1).result(100)
+        own = here.whereabouts()[1]
+    found = {name: client.actor(name) for name in ("first", "second")}
+    homes = {name: ledger.home().result(100) for name, ledger in found.items()}
+    stays, leaves = sorted(homes, key=lambda name: homes[name][0] != own)
+    assert homes[stays][0] == own != homes[leaves][0]
+    assert [found[name].all().result(60) for name in found] == [[1], [1]], "their creator is closed"
+    found[stays].stop()  # which makes room
+    ledger = found[leaves]
+    token = ledger.token().result(60)
+    waiting, behind = ledger.wait(str(tmp_path)), ledger.note(2)
+    until((tmp_path / "begun").exists, "the first call has begun")
+    victims = hosts[1].processes()
+    hosts[1].kill()
+    for victim in victims:
+        with suppress(psutil.NoSuchProcess):
+            victim.kill()
+    assert isinstance(waiting.exception(100), ActorRestarted)
+    assert isinstance(behind.exception(100), ActorRestarted), "nobody can say whether it had begun"
+    assert ledger.home().result(100)[0] == own
+    assert ledger.token().result(60) > token
+    assert client.actor(leaves).all().result(60) == []
+    ledger.stop(force=True)
+    with pytest.raises(ActorDied):
+        ledger.all().result(60)
