@@ -292,6 +292,7 @@ class WorkSection(Section):
         "kept of what jobs named as their outputs, of one attempt and of all on this host; the oldest go",
         live=True,
     )
+    step_cache_bytes_max: ByteCount = setting(2**34, "results that later graphs may want; the oldest go", live=True)
     environments_max: int = setting(
         32, "Python environments that are kept built; the one used longest ago goes, never one in use", ge=1, le=1000
     )

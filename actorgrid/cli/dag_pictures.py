@@ -158,6 +158,8 @@ def _step(document: dict[str, Any], job: dict[str, Any] | None, numbers: dict[in
         if state == "running":
             host, gpus = attempt.get("host", ""), attempt.get("gpu_indexes") or ()
             start, end = attempt.get("started_at"), time.time()
+    if document.get("cached_from"):
+        state = "cached"
     ran = state in ("succeeded", "failed", "running") and start and end
     error = document.get("error")
     return StepView(

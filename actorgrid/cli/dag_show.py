@@ -131,6 +131,8 @@ def _row(step: dict[str, Any], job: dict[str, Any] | None) -> list[str]:
     state = step["state"]
     began, ended = step.get("started_at"), step.get("ended_at")
     host, gpus = step["host"], step.get("gpu_indexes", [])
+    if step.get("cached_from"):
+        state = "cached"
     if state == "released" and job is not None:
         state = job["state"]
         attempt = job["attempts"][-1] if job["attempts"] else {}
@@ -158,6 +160,8 @@ def _note(step: dict[str, Any]) -> str:
     error = step.get("error")
     if error and step["state"] not in ("succeeded", "released"):
         return str(error.get("message") or error.get("found"))[:80]
+    if step.get("cached_from"):
+        return f"taken over from {step['cached_from']['graph_id'][:8]}"
     if step.get("same_as"):
         return f"as {step['same_as']}"
     return f"{step['failures']} failed before" if step["failures"] else ""

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import difflib
 import hashlib
-import io
 import itertools
 import operator
 import threading
@@ -37,8 +36,8 @@ if TYPE_CHECKING:
 P = ParamSpec("P")
 T = TypeVar("T")
 T_co = TypeVar("T_co", covariant=True)
-BUNDLE_BYTES_MAX = 2**30
 ROUNDS_MAX = 1_000
+CACHE_MODES = ("none", "inputs", "refresh")
 Word = bool | int | float | str | None
 
 
@@ -134,8 +133,9 @@ class Dag:
 
     *strategy* decides which step runs where; *on_failure*: ``fail_fast`` or ``continue``; *in_parallel*: how many steps
     may run at once (0: any number); *resources*: what the graph counts by itself, as ``{"licence": 2}``;
-    *env*: environment variables of all steps, or their Python environment as it is given to a client, with *python*.
-    Raises BadRequest.
+    *env*: environment variables of all steps, or their Python environment as it is given to a client, with *python*;
+    *cache*: ``inputs`` takes results over from earlier graphs of the same user, where code, arguments and inputs are
+    the same, ``refresh`` computes them anew and keeps them, ``none``. Raises BadRequest.
     """
 
     def __init__(
@@ -151,8 +151,10 @@ class Dag:
         priority: int = 50,
         annotations: Mapping[str, str] | None = None,
         labels: Mapping[str, str] | None = None,
+        cache: str = "none",
         id: str | None = None,
     ) -> None:
+        self._cache = cache_mode(cache)
         self.environment: Environment | None = None
         if env is not None or python is not None:
             from .environment import environment_from
@@ -191,7 +193,8 @@ class Dag:
 
         Options: those of a task (``gpus``, ``memory``, ``retries``, ``timeout``, ...), ``id``, ``after`` (steps that
         only come before it), ``runtime_s`` and ``output_bytes`` (estimates), ``cost`` (a map with all of these),
-        ``needs`` (amounts of the graph's resources), ``node`` (a host), ``collocated`` (another step).
+        ``needs`` (amounts of the graph's resources), ``node`` (a host), ``collocated`` (another step), ``cache`` (as of
+        the graph).
         Raises BadRequest, AmbiguousKeyword.
         """
         code = fn.fn if isinstance(fn, Task) else fn
@@ -212,6 +215,13 @@ class Dag:
         if isinstance(command, str | bytes):
             raise BadRequest("a command is a list of words", asked=repr(command)[:80], hint='["sh", "-c", "..."]')
         cwd = options.pop("cwd", None)
+        if options.pop("cache", "none") != "none":
+            raise InvalidGraph(
+                "what a command gives is not kept",
+                asked="cache=",
+                found="a command: what it writes is not known here",
+                hint="have a function run it and give what it wrote",
+            )
         check_options(options)
         words = [str(word) for word in command]
         request = {"kind": "command", "command": words, **({"cwd": str(cwd)} if cwd is not None else {})}
@@ -342,7 +352,9 @@ class Dag:
         *directory*, *installed*: whether this process's directory and distributions are told, as for a job.
         Raises UnpicklableFunction, which names the part of a step that cannot be sent.
         """
-        bundle, steps = _bundle(self, self._steps, directory, installed)
+        from .dag_bundle import bundle_of
+
+        bundle, steps = bundle_of(self, self._steps, directory, installed, self._cache)
         fields = {name: value for name, value in self._fields.items() if value}
         request = {
             "graph_id": self.id,
@@ -474,61 +486,17 @@ def step_instead(task: Task[..., Any], args: tuple[Any, ...], kwargs: dict[str, 
     return _building.dags[-1]._add_call(task, args, kwargs, {})
 
 
-# -- the bundle
-
-
-class _PartRef:
-    """Stands for a part of the bundle."""
-
-    def __init__(self, place: tuple[int, int]) -> None:
-        self.place = place
-
-
-def _bundle(dag: Dag, steps: list[_Step], directory: bool, installed: bool) -> tuple[bytes, list[dict[str, Any]]]:
-    """The file with all calls and values, and the steps with where in it theirs are, and whose values they take."""
-    requests = [dict(step.request) for step in steps]
-    if all(step.call is None and step.request["kind"] != "value" for step in steps):
-        return b"", requests
-    from actorgrid.dag.bundle import BundleWriter
-    from actorgrid.import_environment import of_this_process, with_environment
-
-    from .pickling import dumps, function_code
-    from .step_pickler import PartNames, StepPickler, plain_part
-
-    writer = BundleWriter()
-    places: dict[int, tuple[int, int]] = {}
-    functions: dict[bytes, tuple[int, int]] = {}
-    for number, step in enumerate(steps):
-        request = requests[number]
-        names = PartNames(dag, steps, places)
-
-        def make(buffer: io.BytesIO, names: PartNames = names) -> StepPickler:
-            return StepPickler(buffer, names)
-
-        if request["kind"] == "value":
-            part = dumps(step.value, f"the value {request['id']}", make=make)
-            if names.taken:
-                raise InvalidGraph(f"the value {request['id']} holds a step", hint="add a step that takes it")
-        elif step.call is not None:
-            code = function_code(step.call.fn)
-            if code.fn_id not in functions:
-                functions[code.fn_id] = writer.add(code.code)
-            fn = _PartRef(functions[code.fn_id])
-            what = f"step {request['id']}: its arguments"
-            plain = plain_part(fn, step.call.args, step.call.kwargs, step.how, names)
-            part = dumps([fn, *step.call[1:], step.how], what, make=make) if plain is None else plain
-        else:
-            continue
-        places[number] = writer.add(part)
-        request["call"] = {"offset": places[number][0], "size": places[number][1]}
-        if request["kind"] != "value":
-            request["inputs"] = [steps[other].request["id"] for other in names.taken]
-        if writer.size > BUNDLE_BYTES_MAX:
-            raise InvalidGraph(
-                "what the steps run is too large", found=f"{writer.size} bytes", hint="pass paths of large files"
-            )
-    content = writer.content()
-    return with_environment(content, of_this_process(directory, installed)), requests
+def cache_mode(mode: str) -> str:
+    """*mode*, which is one of ``CACHE_MODES``. Raises BadRequest."""
+    if mode not in CACHE_MODES:
+        near = difflib.get_close_matches(str(mode), CACHE_MODES, n=1)
+        raise BadRequest(
+            "there is no such way to take results over",
+            asked=f"cache={mode!r}"[:100],
+            found=f"known: {', '.join(CACHE_MODES)}",
+            hint=f"did you mean {near[0]!r}?" if near else "",
+        )
+    return mode
 
 
 def as_dag(value: Any) -> Dag:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from actorgrid.code_pickler import CodePickler
 from actorgrid.errors import InvalidGraph
 
-from .dag import Dag, Step, _PartRef
+from .dag import Dag, Step
 from .futures import is_future
 
 if TYPE_CHECKING:
@@ -18,6 +18,13 @@ if TYPE_CHECKING:
 
 
 _ATOMS = frozenset({int, float, str, bytes, bool, type(None), complex})
+
+
+class PartRef:
+    """Stands for a part of the bundle."""
+
+    def __init__(self, place: tuple[int, int]) -> None:
+        self.place = place
 
 
 class PartNames:
@@ -32,7 +39,7 @@ class PartNames:
 
     def name(self, value: Any) -> tuple[Any, ...] | None:
         """What stands for a step, or for a part of the bundle; ``None`` for all else."""
-        if isinstance(value, _PartRef):
+        if isinstance(value, PartRef):
             return ("part", *value.place)
         if isinstance(value, Step):
             return self._of_step(value)
@@ -87,7 +94,7 @@ class _PlainPickler(pickle.Pickler):
         return None if type(value) in _ATOMS else self._names.name(value)
 
 
-def plain_part(fn: _PartRef, args: tuple[Any, ...], kwargs: dict[str, Any], how: Any, names: PartNames) -> bytes | None:
+def plain_part(fn: PartRef, args: tuple[Any, ...], kwargs: dict[str, Any], how: Any, names: PartNames) -> bytes | None:
     """A call of plain values and steps; ``None`` where there is anything else in it."""
     if not _is_plain(args) or not _is_plain(kwargs.values()) or not _is_plain(how.values()):
         return None

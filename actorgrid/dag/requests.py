@@ -67,6 +67,16 @@ class CallPlace(RequestBody):
     size: Annotated[int, Field(ge=0, le=2**40)]
 
 
+class StepCacheRequest(RequestBody):
+    """By what a step's result is found again."""
+
+    call: str = Field(pattern=DIGEST, description="SHA-256 of the call: its code and its arguments")
+    takes: list[StepId] = Field(
+        default_factory=list, max_length=STEPS_MAX, description="steps that it takes from, in the order of the call"
+    )
+    refresh: bool = Field(default=False, description="compute it anew, and keep it")
+
+
 class StepRequest(Resources):
     """One step of a graph. *gpus*, *cpus*, *memory* and the like are what one run of it needs."""
 
@@ -105,6 +115,9 @@ class StepRequest(Resources):
     pool: Pool | None = None
     gang: int = Field(default=1, ge=1, le=256, description="members that start together, each with these resources")
     spread: bool = Field(default=False, description="of a gang: no two members on one host")
+    cache: StepCacheRequest | None = Field(
+        default=None, description="of a function: take its result over from an earlier graph, if it is there"
+    )
 
     @model_validator(mode="before")
     @classmethod
@@ -119,6 +132,8 @@ class StepRequest(Resources):
             raise ValueError(f"step {self.id}: a command is missing: a line for the shell, or a list of words")
         if (self.kind in (StepKind.FUNCTION, StepKind.VALUE, StepKind.INLINE)) != (self.call is not None):
             raise ValueError(f"step {self.id}: functions and values have a call in the bundle, others have none")
+        if self.cache is not None and self.kind is not StepKind.FUNCTION:
+            raise ValueError(f"step {self.id}: cache is of functions: what a command gives is not kept")
         if self.kind is StepKind.MERGE and not self.inputs:
             raise ValueError(f"step {self.id}: a merge has inputs")
         if self.cwd is not None and not self.cwd.startswith("/"):
@@ -174,6 +189,11 @@ class GraphRequest(RequestBody):
         default=None, pattern=DIGEST, description="SHA-256 of the spec of a Python environment"
     )
     steps: list[StepRequest] = Field(min_length=1, max_length=STEPS_MAX)
+
+    @property
+    def keeps_results(self) -> bool:
+        """Whether results of steps are to be found by later graphs."""
+        return any(step.cache is not None for step in self.steps)
 
     @model_validator(mode="after")
     def _whole(self) -> GraphRequest:

@@ -20,6 +20,7 @@ STATES = (
     "placed",
     "running",
     "succeeded",
+    "cached",
     "failed",
     "skipped",
 )

@@ -14,6 +14,7 @@ from actorgrid.actors.ledger.client import LedgerClient
 from actorgrid.actors.ledger.command import Command
 from actorgrid.actors.ledger.commands import SubmitGraph
 from actorgrid.actors.ledger.exec_limits import check_exec
+from actorgrid.actors.ledger.field_checks import ABSENT
 from actorgrid.actors.ledger.messages import Applied, LedgerSnapshot, Query
 from actorgrid.actors.ledger.query_answers import GraphStates, JobsPage
 from actorgrid.actors.ledger.record_types import JobRecord, ResourcesRecord
@@ -92,7 +93,7 @@ class ClusterGraphs:
                     hint=error.hint,
                     step=step,
                 ) from error
-        accepted: SubmittedJob = await self._desk.commit(SubmitGraph(request.graph))
+        accepted: SubmittedJob = await self._desk.commit(SubmitGraph(request.graph, cache=request.cache or ABSENT))
         return accepted
 
     async def look(self, graph_id: str) -> dict[str, Any]:

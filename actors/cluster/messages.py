@@ -39,6 +39,8 @@ class AcceptGraph:
 
     graph: dict[str, Any]
     demands: tuple[tuple[str, ResourcesRecord], ...]
+    cache: bool = False
+    """Whether results of its steps may be taken over by later graphs."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,6 +12,7 @@ from actorgrid.actors.ledger.messages import QueryArguments
 from actorgrid.actors.ledger.query_answers import (
     AllocationRecords,
     ApiKeyRecords,
+    CachedGraphs,
     EventsPage,
     FilesInUse,
     GraphStates,
@@ -69,6 +70,7 @@ class Queries:
             "settings": lambda _: SettingValues(settings=dict(sorted(ledger.settings.items()))),
             "graph": self._graph,
             "graph_steps": self._graph_steps,
+            "cached_graphs": self._cached_graphs,
             "events": self._events,
             "counts": self._counts,
         }
@@ -132,13 +134,18 @@ class Queries:
         # What steps of a running graph gave is wanted by others, or by whoever waits for its end.
         running = {id for id in self._ledger.step_counts if is_live(self._ledger.jobs[id])}
         used["job_ids"] = {id for id in wanted["job_ids"] if id.partition(".")[0] in running}
+        keeping = {id for id in self._ledger.step_counts if self._ledger.jobs[id]["graph"].get("cache")}
+        cached = {id for id in wanted["job_ids"] if id.partition(".")[0] in keeping}
         names = ("depends_on", *JOB_FILES)
         for count, (_, (depends_on, *named)) in enumerate(self._ledger.jobs.own_fields(names, is_live)):
             used["digests"].update(wanted["digests"].intersection(named))
             used["job_ids"].update(wanted["job_ids"].intersection(depends_on or ()))
             if count % SLICE == SLICE - 1:
                 yield None
-        yield FilesInUse(digests=sorted(used["digests"]), job_ids=sorted(used["job_ids"]))
+        cached -= used["job_ids"]
+        yield FilesInUse(
+            digests=sorted(used["digests"]), job_ids=sorted(used["job_ids"]), cached_job_ids=sorted(cached)
+        )
 
     def _jobs(self, args: QueryArguments) -> JobsPage:
         limit = max(1, min(int(args.get("limit") or LIST_DEFAULT), LIST_MAX))
@@ -197,6 +204,14 @@ class Queries:
             return None
         counts = self._ledger.step_counts.get(graph_id)
         return {"job": job, "states": None if counts is None else {k: v for k, v in counts.items() if v}}
+
+    def _cached_graphs(self, args: QueryArguments) -> CachedGraphs:
+        """The graphs of a user that keep what their steps gave, the newest first."""
+        user_id, limit = str(args["user_id"]), max(1, min(int(args["limit"]), COUNTED_MAX))
+        jobs = (self._ledger.jobs[graph_id] for graph_id in self._ledger.step_counts)
+        kept = [job for job in jobs if job["user_id"] == user_id and job["graph"].get("cache")]
+        kept.sort(key=lambda job: job["ordinal"], reverse=True)
+        return {"graphs": kept[:limit]}
 
     def _graph_steps(self, args: QueryArguments) -> GraphSteps:
         graph_id = str(args["graph_id"])

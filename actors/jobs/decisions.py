@@ -23,9 +23,10 @@ class Advance:
     withdrawn: list[str] = field(default_factory=list)
     extensions: list[dict[str, Any]] = field(default_factory=list)
     stop: bool = False
+    cached: list[list[Any]] = field(default_factory=list)
 
     def __bool__(self) -> bool:
-        return bool(self.releases or self.settled or self.withdrawn or self.extensions or self.stop)
+        return bool(self.releases or self.settled or self.withdrawn or self.extensions or self.stop or self.cached)
 
 
 @dataclass(frozen=True, slots=True)

@@ -31,9 +31,10 @@ from actorgrid.dag.allocators import Allocator
 from actorgrid.dag.model import OnFailure, StepKind
 
 from .decisions import Advance, ClusterCapacity, Finish, Releases
-from .graph_end import FAILED, SETTLED, SKIPPED, SUCCEEDED, begun_too_often, finish_of, passed_over, same_word
+from .graph_end import FAILED, SETTLED, SUCCEEDED, begun_too_often, finish_of, source_of, without_running
 from .graph_spec import GraphSpec
 from .short_calls import SharedRest, ShortCalls
+from .step_cache import NO_STEPS, StepCache
 from .step_jobs import step_job
 
 RELEASED_MAX = 1_000
@@ -67,7 +68,7 @@ class _Job:
 class GraphExecution:
     """One graph. *job* is its record, *allocator* has been prepared for it, with this *urgency* (by step; ``None``: in
     the order of the graph). *now* is in seconds of any clock. *takes_s*: how long functions of this name have taken,
-    which is kept there."""
+    which is kept there. *cache*: what of earlier graphs it may take over."""
 
     def __init__(
         self,
@@ -77,6 +78,7 @@ class GraphExecution:
         urgency: Sequence[float] | None,
         now: float,
         takes_s: dict[str, float] | None = None,
+        cache: StepCache = NO_STEPS,
     ) -> None:
         self.spec = spec
         self.job = job
@@ -100,6 +102,8 @@ class GraphExecution:
         self._fresh: list[int] = []  # ready, and not looked at yet
         self._not_before: dict[int, float] = {}
         self._proposed: Advance | None = None
+        self._cache = cache
+        self._not_cached: set[int] = set()  # what they took over is gone
         self._gone: dict[int, None] = {}  # steps whose results are nowhere any more
         self._withdraw: dict[str, None] = {}
         self._given_up: dict[int, None] = {}  # they failed beside others, and may not be tried again
@@ -154,7 +158,7 @@ class GraphExecution:
         """What these steps gave is nowhere any more, as the host of *job_id* found, which waits again."""
         for number in steps:
             if 0 <= number < len(self._state) and self._state[number] == SUCCEEDED:
-                self._gone[number] = self._gone[self._source(number)] = None
+                self._gone[number] = self._gone[source_of(number, self._record)] = None
         if job_id in self._jobs:
             self._withdraw[job_id] = None
 
@@ -187,11 +191,13 @@ class GraphExecution:
         if failed and self.spec.request.on_failure is OnFailure.FAIL_FAST:
             stop = Advance(settled=given_up, stop=bool(self._jobs))
             return self._propose(stop) if stop else self._end()
-        settled = given_up + self._remade() + self._settle()
+        settled = given_up + self._remade()
+        own, cached = self._settle()
+        settled += own
         withdrawn = [job_id for job_id in self._withdraw if job_id in self._jobs]
         self._withdraw.clear()
         releases = [] if withdrawn else self._release(capacity, now)
-        found = Advance(releases, settled, withdrawn)
+        found = Advance(releases, settled, withdrawn, cached=cached)
         if found:
             return self._propose(found)
         if not self._jobs and not any(self._state[number] == READY for _, number in self._ready):
@@ -233,6 +239,7 @@ class GraphExecution:
                 if number not in again and self._state[number] == SUCCEEDED and self._is_wanted(number, again)
             ]
             if not more:
+                self._not_cached.update(again)
                 return [{"step": number, "state": WAITING} for number in again]
             again.update(dict.fromkeys(more))
 
@@ -245,21 +252,30 @@ class GraphExecution:
 
     def _has_value(self, number: int) -> bool:
         """Whether what a step gave is kept: of a command, nothing is."""
-        return self.spec.graph.steps[self._source(number)].kind is StepKind.FUNCTION
+        return self.spec.graph.steps[source_of(number, self._record)].kind is StepKind.FUNCTION
 
     # -- without running them
 
-    def _settle(self) -> list[dict[str, Any]]:
-        """Decide about ready steps whose condition does not hold, whose inputs were passed over, and merges."""
+    def _settle(self) -> tuple[list[dict[str, Any]], list[list[Any]]]:
+        """Decide about ready steps whose condition does not hold, whose inputs were passed over, and merges; and which
+        take over what an earlier graph gave."""
         found: list[dict[str, Any]] = []
-        while self._fresh and len(found) < SETTLED_AT_ONCE:
+        cached: list[list[Any]] = []
+        while self._fresh and len(found) + len(cached) < SETTLED_AT_ONCE:
             number = self._fresh.pop()
             if self._state[number] != READY:
                 continue
-            decision = self._without_running(number)
+            decision = without_running(self.spec.graph, number, self._state, self._record)
             if decision is None and self._record.get(number, NEW_STEP)["run"] >= RUNS_MAX:
-                decision = {"step": number, "state": FAILED, "error": begun_too_often(self._id(number), RUNS_MAX)}
+                id = self.spec.graph.steps[number].id
+                decision = {"step": number, "state": FAILED, "error": begun_too_often(id, RUNS_MAX)}
             if decision is None:
+                there = self._cache.find(self.spec, number, self._record) if number not in self._not_cached else None
+                if there is not None:
+                    cached.append([number, there.graph_id, there.step])
+                    self._record[number] = {**there.record, "cached_from": [there.graph_id, there.step]}
+                    self._move(number, SUCCEEDED)
+                    continue
                 heapq.heappush(self._ready, (self._place[number], number))
                 continue
             found.append(decision)
@@ -267,34 +283,7 @@ class GraphExecution:
             if decision["state"] == SUCCEEDED:
                 self._record[number] = {**self._record[decision["same_as"]], "same_as": decision["same_as"]}
             self._move(number, decision["state"])
-        return found
-
-    def _without_running(self, number: int) -> dict[str, Any] | None:
-        """What is decided about a step that could begin; ``None``: it is to run."""
-        graph = self.spec.graph
-        step = graph.steps[number]
-        if step.kind is StepKind.MERGE:
-            inputs = [graph.number[id] for id in step.inputs]
-            given = [each for each in inputs if self._state[each] == SUCCEEDED]
-            if given:
-                same = self._source(given[-1] if step.last else given[0])
-                return {"step": number, "state": SUCCEEDED, "same_as": same}
-            return self._skipped(number, "none of its inputs has a value")
-        for condition in step.when:
-            other = graph.number[condition.step]
-            word = self._record[other].get("word") if self._state[other] == SUCCEEDED else None
-            if self._state[other] != SUCCEEDED or not same_word(word, condition.word):
-                return self._skipped(number, f"step {condition.step} did not give {condition.word!r}")
-        for other in graph.taken[number]:
-            if self._state[other] == SKIPPED:
-                return self._skipped(number, f"step {graph.steps[other].id}, from which it takes, was passed over")
-        return None
-
-    def _id(self, number: int) -> str:
-        return self.spec.graph.steps[number].id
-
-    def _skipped(self, number: int, why: str) -> dict[str, Any]:
-        return {"step": number, "state": SKIPPED, "error": passed_over(self._id(number), why)}
+        return found, cached
 
     # -- releasing
 
@@ -427,10 +416,10 @@ class GraphExecution:
             self._record[number] = record
         return made
 
-    def _source(self, number: int) -> int:
-        """The step that made the value of *number*: another one, if it took that over."""
-        record = self._record.get(number)
-        return number if record is None else record.get("same_as", number)
+    def _may_be_cached(self, number: int) -> bool:
+        """Whether what a step gives may be there, which shows when what it takes from has ended."""
+        cache = self.spec.step(number).cache
+        return bool(self._cache) and cache is not None and not cache.refresh and number not in self._not_cached
 
     # -- several in one job
 
@@ -474,7 +463,7 @@ class GraphExecution:
             return None
         (following,) = graph.consumers[number]
         own = set(steps)
-        if self._state[following] != WAITING or graph.steps[following].when:
+        if self._state[following] != WAITING or graph.steps[following].when or self._may_be_cached(following):
             return None
         if any(self._state[other] != SUCCEEDED and other not in own for other in graph.producers[following]):
             return None
@@ -522,7 +511,7 @@ class GraphExecution:
     def _may_be_ahead(self, number: int, now: float) -> bool:
         graph = self.spec.graph
         step = self.spec.step(number)
-        if not step.kind.is_work or step.when or self._waits(number, now):
+        if not step.kind.is_work or step.when or self._waits(number, now) or self._may_be_cached(number):
             return False
         jobs: set[str] = set()
         for other in graph.producers[number]:

@@ -1,11 +1,13 @@
-"""How a graph ends, as its steps say, and what is said of steps that are not run."""
+"""How a graph ends, as its steps say, and what is decided about steps that are not run."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 from actorgrid.actors.ledger.graph_records import StepRecord
 from actorgrid.actors.ledger.record_types import JobRecord
+from actorgrid.dag.model import Graph, StepKind
 from actorgrid.errors import ErrorRecord, StepFailed, StepSkipped
 
 from .decisions import Finish
@@ -60,9 +62,38 @@ def begun_too_often(id: str, runs: int) -> ErrorRecord:
     return error.to_dict()
 
 
-def passed_over(id: str, why: str) -> ErrorRecord:
-    """Why a step is not run."""
-    return StepSkipped(f"step {id} was passed over: {why}").to_dict()
+def source_of(number: int, records: Mapping[int, StepRecord]) -> int:
+    """The step that made the value of *number*: another one, if it took that over."""
+    record = records.get(number)
+    return number if record is None else record.get("same_as", number)
+
+
+def without_running(
+    graph: Graph, number: int, state: Sequence[str], records: Mapping[int, StepRecord]
+) -> dict[str, Any] | None:
+    """What is decided about a step that could begin; ``None``: it is to run."""
+    step = graph.steps[number]
+
+    def skipped(why: str) -> dict[str, Any]:
+        error = StepSkipped(f"step {step.id} was passed over: {why}").to_dict()
+        return {"step": number, "state": SKIPPED, "error": error}
+
+    if step.kind is StepKind.MERGE:
+        inputs = [graph.number[id] for id in step.inputs]
+        given = [each for each in inputs if state[each] == SUCCEEDED]
+        if given:
+            same = source_of(given[-1] if step.last else given[0], records)
+            return {"step": number, "state": SUCCEEDED, "same_as": same}
+        return skipped("none of its inputs has a value")
+    for condition in step.when:
+        other = graph.number[condition.step]
+        word = records[other].get("word") if state[other] == SUCCEEDED else None
+        if state[other] != SUCCEEDED or not same_word(word, condition.word):
+            return skipped(f"step {condition.step} did not give {condition.word!r}")
+    for other in graph.taken[number]:
+        if state[other] == SKIPPED:
+            return skipped(f"step {graph.steps[other].id}, from which it takes, was passed over")
+    return None
 
 
 def same_word(given: object, wanted: object) -> bool:

@@ -9,6 +9,7 @@ A part of ClusterManager, loaded with the first graph.
 from __future__ import annotations
 
 import contextlib
+import functools
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -18,15 +19,18 @@ from typing import Any
 from actorgrid.actors.files.untrusted_files import read_whole
 from actorgrid.actors.ledger.client import LedgerClient
 from actorgrid.actors.ledger.commands import AdvanceGraph, EndGraph
+from actorgrid.actors.ledger.field_checks import ABSENT
 from actorgrid.actors.ledger.graph_records import StepRecord
 from actorgrid.actors.ledger.messages import Applied, Query
-from actorgrid.actors.ledger.query_answers import GraphSteps
+from actorgrid.actors.ledger.query_answers import CachedGraphs, GraphSteps
 from actorgrid.actors.ledger.record_types import HostRecord, JobRecord
 from actorgrid.actors.ledger.tables.jobs import FINAL, GRAPH
-from actorgrid.actors.links.messages import FetchBlobs
+from actorgrid.actors.links.messages import AskHost, FetchBlobs
+from actorgrid.actors.work.kept_attempts import kept_attempts
 from actorgrid.dag.allocators import Allocator, FirstAvailable, TimeOptimized, find_allocator
 from actorgrid.dag.hosts import ClusterTracker
 from actorgrid.errors import (
+    ActorError,
     ActorGridError,
     CallTimeout,
     InputLost,
@@ -45,6 +49,7 @@ from .decisions import Advance, ClusterCapacity, Finish
 from .execution import GraphExecution
 from .graph_spec import SPEC_BYTES_MAX, GraphSpec, read_spec, spec_files
 from .guarded_allocator import GuardedAllocator
+from .step_cache import GRAPHS_MAX, NO_STEPS, StepCache
 
 PAGE = 5_000
 """Steps that the ledger is asked about in one question."""
@@ -53,6 +58,9 @@ GATHER_S = 0.003
 AGAIN_S = 1.0
 """Until what was refused for want of room, or could not be read, is tried again."""
 FETCH_S = 60.0
+KEPT_S = 3.0
+"""Until a host has to say which results it keeps."""
+ATTEMPTS_ASKED = 10_000
 REFUSALS_QUIET = 3
 """So many in a row are nothing that people should know of: something else was faster."""
 IDLE_ROUNDS_MAX = 100
@@ -215,9 +223,9 @@ class GraphRunner:
         if len(spec.graph) != self._ledger.jobs.get(graph_id, job)["graph"]["steps"]:
             raise CallTimeout("the graph has grown meanwhile", asked=graph_id)
         takes_s = self._takes_s.setdefault(job["user_id"], {})
-        execution = GraphExecution(
-            spec, self._ledger.jobs.get(graph_id, job), allocator, urgency, self._server.runtime.monotonic(), takes_s
-        )
+        cache = await self._cache(graph_id, job, spec) if facts.get("cache") else NO_STEPS
+        job = self._ledger.jobs.get(graph_id, job)
+        execution = GraphExecution(spec, job, allocator, urgency, self._server.runtime.monotonic(), takes_s, cache)
         execution.load(records)
         execution.changed(graph.heard, learn=False)
         for job_id, host in graph.placed.items():
@@ -256,6 +264,44 @@ class GraphRunner:
             found += page["steps"]
             first = page["next"]
         return found
+
+    # -- what earlier graphs gave
+
+    async def _cache(self, graph_id: str, job: JobRecord, spec: GraphSpec) -> StepCache:
+        """What of the user's earlier graphs may be taken over: whose results are there now."""
+        found = StepCache()
+        if all(step.cache is None or step.cache.refresh for step in spec.request.steps):
+            return found
+        asked = Query("cached_graphs", {"user_id": job["user_id"], "limit": GRAPHS_MAX})
+        graphs: CachedGraphs = await self._server.call("consensus", asked)
+        for other in graphs["graphs"]:
+            if other["job_id"] == graph_id or other["ordinal"] > job["ordinal"]:
+                continue
+            try:
+                contents = [await self._content(digest) for digest in spec_files(other["graph"])]
+                records = dict(await self._records(other["job_id"]))
+                await self._background.run(functools.partial(_add_to, found, other["job_id"], contents, records))
+            except ActorGridError as error:  # its files are gone: there is less to find
+                self._server.log.info("graph %s cannot be looked through: %s", other["job_id"], error)
+        attempts = found.attempts()
+        found.keep_only({host: await self._kept_attempts(host, names) for host, names in attempts.items()})
+        return found
+
+    async def _kept_attempts(self, host_id: str, names: list[str]) -> set[str]:
+        """Which of these attempts still have their results, as that host says; none where it does not answer."""
+        if host_id == self._server.host.host_id:
+            folder: Path = self._server.host.paths.attempts_dir
+            return await self._background.run(lambda: set(kept_attempts(folder, names)))
+        kept: set[str] = set()
+        for first in range(0, len(names), ATTEMPTS_ASKED):
+            ask = AskHost(host_id, "kept_attempts", {"attempts": names[first : first + ATTEMPTS_ASKED]}, KEPT_S)
+            try:
+                answer: Mapping[str, Any] = await self._server.call("links", ask, KEPT_S + 1)
+            except (ActorGridError, ActorError) as error:
+                self._server.log.info("host %s does not say which results it has: %s", host_id, error)
+                return kept
+            kept.update(answer["attempts"])
+        return kept
 
     async def _give_up(self, graph_id: str, error: ActorGridError) -> None:
         """End a graph that cannot be led on."""
@@ -335,6 +381,7 @@ class GraphRunner:
                 found.withdrawn,
                 found.extensions,
                 found.stop,
+                cached=found.cached or ABSENT,
             )
         try:
             await self._ledger.propose(command)
@@ -411,6 +458,10 @@ def _prepare(
         allocator = FirstAvailable()
         urgency = None
     return spec, allocator, urgency, note
+
+
+def _add_to(cache: StepCache, graph_id: str, contents: Sequence[bytes], records: Mapping[int, StepRecord]) -> None:
+    cache.add(read_spec(contents), graph_id, records)
 
 
 def _unexpected(error: Exception) -> InvalidGraph:

@@ -77,7 +77,7 @@ class ShortCalls:
     def learn(self, number: int, record: StepRecord) -> None:
         """Take note how long a step took that has succeeded, and how much it gave."""
         step = self._spec.step(number)
-        if step.kind is not StepKind.FUNCTION or "same_as" in record:
+        if step.kind is not StepKind.FUNCTION or "same_as" in record or "cached_from" in record:
             return
         if record["started_at"] is None or record["ended_at"] is None:
             return

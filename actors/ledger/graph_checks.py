@@ -89,6 +89,17 @@ def is_step_numbers(value: Any) -> bool:
     )
 
 
+def is_cached_steps(value: Any) -> bool:
+    """Steps that take a result over: number, graph, number there; none twice."""
+    return (
+        isinstance(value, list)
+        and len(value) <= STEPS_MAX
+        and all(isinstance(each, list) and len(each) == 3 for each in value)
+        and all(is_step_number(step) and is_job_id(graph) and is_step_number(there) for step, graph, there in value)
+        and len({each[0] for each in value}) == len(value)
+    )
+
+
 _GRAPH: dict[str, Check] = {
     "files": lambda value: isinstance(value, list) and 1 <= len(value) <= FILES_MAX and all(map(is_digest, value)),
     "steps": lambda value: is_whole(value) and 1 <= value <= STEPS_MAX,
@@ -173,6 +184,7 @@ def _no_more(what: str, given: Plain, known: dict[str, Check]) -> None:
 GraphJob = Annotated[Plain, lambda value: isinstance(value, dict)]
 Releases = Annotated[list[Plain], lambda value: isinstance(value, list) and len(value) <= RELEASES_MAX]
 Settled = Annotated[list[Plain], lambda value: isinstance(value, list) and len(value) <= STEPS_MAX]
+CachedSteps = Annotated[list[list[Any]], is_cached_steps]
 Extensions = Annotated[list[Plain], lambda value: isinstance(value, list) and len(value) <= EXTENSIONS_MAX]
 StepResults = Annotated[list[Plain], is_results]
 Withdrawn = Annotated[list[str], lambda value: isinstance(value, list) and all(map(is_job_id, value))]

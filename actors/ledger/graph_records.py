@@ -54,6 +54,8 @@ class GraphFacts(TypedDict):
     """How often it was begun again after it had failed."""
     extensions: list[ExtensionRecord]
     """The steps that came later, in their order."""
+    cache: NotRequired[bool]
+    """Whether what its steps gave may be taken over by later graphs, and is kept for that."""
 
 
 class StepOfRecord(TypedDict):
@@ -105,3 +107,5 @@ class StepRecord(TypedDict):
     """Why it failed, or was skipped."""
     same_as: NotRequired[int]
     """The step whose value is this one's."""
+    cached_from: NotRequired[list[Any]]
+    """The graph, and the number of the step in it, whose result was taken over: this one never ran."""

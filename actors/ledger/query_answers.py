@@ -32,6 +32,8 @@ class FilesInUse(TypedDict):
     """Those that a live job names as payload or standard input."""
     job_ids: list[str]
     """Those that a live job waits for."""
+    cached_job_ids: list[str]
+    """Those of graphs that are over, whose results later graphs may take over."""
 
 
 class GraphStates(TypedDict):
@@ -50,6 +52,13 @@ class GraphSteps(TypedDict):
     """By number; those without a record have never been begun."""
     next: int | None
     """The ``from`` of the page that follows; ``None``: this was the last."""
+
+
+class CachedGraphs(TypedDict):
+    """To ``cached_graphs``."""
+
+    graphs: list[JobRecord]
+    """The newest first."""
 
 
 class JobsPage(TypedDict):

@@ -35,6 +35,7 @@ from ..ledger.commands import GrantLease
 from ..membership.messages import Reaches
 from ..work.attempt_dir import AttemptDir
 from ..work.containment_here import containment_here
+from ..work.kept_attempts import kept_attempts
 from ..work.messages import (
     AttachLease,
     DetachLease,
@@ -65,6 +66,7 @@ LEAVE_STEP_S = 30.0
 REACHES_S = 2.0
 FAULTS_MAX = 1000
 OBJECTS_MAX = 1000
+ATTEMPTS_MAX = 10_000
 
 Service = Callable[[str, Fields], Awaitable[Any]]
 
@@ -82,6 +84,7 @@ class Services:
             "output_last": self._output_last,
             "output_matching": self._output_matching,
             "result": self._result,
+            "kept_attempts": self._kept_attempts,
             "blob": self._blob,
             "keep_blobs": self._keep_blobs,
             "health": self._health,
@@ -193,6 +196,13 @@ class Services:
             if found.end > offset or ended or self._server.runtime.monotonic() >= deadline:
                 return found.to_plain()
             await self._server.sleep(LOOK_S)
+
+    async def _kept_attempts(self, _asker: str, fields: Fields) -> Fields:
+        """Answer which of these attempts still have their results."""
+        names = fields.get("attempts")
+        if not isinstance(names, list) or len(names) > ATTEMPTS_MAX or not all(isinstance(each, str) for each in names):
+            raise BadRequest("attempts are a list of names", found=str(names)[:100])
+        return {"attempts": kept_attempts(self._server.host.paths.attempts_dir, names)}
 
     async def _result(self, _asker: str, fields: Fields) -> Fields:
         folder = self._folder(fields)

@@ -40,6 +40,7 @@ from .housekeeping import (
     remove_old_workers,
     sizes_of_outputs,
 )
+from .kept_attempts import CachedResults
 from .lease_renewer import LeaseRenewer
 from .leases import TICK_S, Leases
 from .messages import (
@@ -93,6 +94,7 @@ class WorkerManager(LedgerFollower):
         self._objects = ObjectStoreProcess(self, self._zygote)
         self._follows = False
         self._killed_escaped = 0
+        self._cached_results = CachedResults()
         self._attempts_round, self._blobs_round = RoundRobin(LOOKS_MAX), RoundRobin(LOOKS_MAX)
 
     # -- life
@@ -337,7 +339,11 @@ class WorkerManager(LedgerFollower):
         except ActorGridError as error:
             self.log.info("which files are still wanted: %s", error)
             return
-        remove_attempts(folders, set(used["job_ids"]))
+        cached = set(used["cached_job_ids"])
+        for_later = [folder for folder in folders if job_of(folder.name) in cached]
+        others = [folder for folder in folders if job_of(folder.name) not in cached]
+        gone = self._cached_results.too_many(for_later, others, self.host.settings.work.step_cache_bytes_max)
+        remove_attempts([*gone, *others], set(used["job_ids"]))
         remove_blobs(paths.blobs_dir, [name for name in blobs if name not in used["digests"]])
 
     def _kept(self) -> int:

@@ -8,6 +8,7 @@ A step's call is a part of the graph's bundle (``actorgrid/dag/bundle.py``): a p
     ("inline", offset, size, number)  the call of a step that is computed anew here
 
 *how* is a dict: ``word``, whether what it gives is told to the graph, if it is a number, a truth or a short text;
+``digest``, whether its digest is;
 ``until``, a function of a value that says whether a loop is done.
 
 Only workers import this: here users' bytes become objects.
@@ -16,6 +17,7 @@ Only workers import this: here users' bytes become objects.
 from __future__ import annotations
 
 import asyncio
+import hashlib
 import io
 import mmap
 import pickle  # nosec B403 - a worker exists to run what its authenticated owner sent
@@ -69,6 +71,8 @@ def run_steps(spec: CallSpec, write: Callable[[bytes], None]) -> int:
             steps.gave(number, value)
             if how.get("word") and is_word(value):
                 said["word"] = value
+            if how.get("digest"):
+                said["digest"] = hashlib.sha256(data).hexdigest()
             if "until" in how:
                 said["word"] = bool(how["until"](value))
         except BaseException as error:  # noqa: BLE001 - the outermost loop of a step: whatever it raises is its result

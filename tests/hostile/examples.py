@@ -214,6 +214,7 @@ def examples(ledger: Ledger) -> list[Plain]:
         commands.RetireOrigins("gone", 3, [[1, 7, 5], [2, 9, 1]], len(ledger.retirements) + 1, 0, "h1", at=AT),
         commands.SubmitGraph(graph(f"graph{number}"), at=AT),
         commands.AdvanceGraph("graph", term, [release("graph", 3)], [], ["graph.1-1"], [], at=AT),
+        commands.AdvanceGraph("graph", term, [], [], [], [], cached=[[3, "graph2", 0]]),
         commands.EndGraph("graph", term, "succeeded", at=AT),
         commands.RetryGraph("graph2", "me", at=AT),
         commands.RetryJob("failed", "me", at=AT),

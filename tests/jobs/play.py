@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import heapq
 import random
 from collections.abc import Callable, Sequence
@@ -11,8 +12,10 @@ from typing import Any
 from actorgrid.actors.jobs.decisions import Advance, ClusterCapacity, Finish
 from actorgrid.actors.jobs.execution import GraphExecution
 from actorgrid.actors.jobs.graph_spec import GraphSpec, read_spec, write_spec
+from actorgrid.actors.jobs.step_cache import StepCache
 from actorgrid.actors.ledger import commands
 from actorgrid.actors.ledger.command import Command
+from actorgrid.actors.ledger.field_checks import ABSENT
 from actorgrid.actors.ledger.state import Ledger
 from actorgrid.dag.allocators import find_allocator
 from actorgrid.dag.hosts import ClusterTracker, HostCapacity
@@ -70,15 +73,22 @@ class Play:
             record = host_record(name, gpus=0)
             self.do(commands.RegisterHost({**record, "cpu_milli": 1000 * self.slots, "memory_mib": 2**20}))
             self._busy[name], self.alive[name] = 0, True
-        self.graph_id = self.request.graph_id
+        self.specs: dict[str, GraphSpec] = {}
+        self.submit(self.request)
+
+    def submit(self, request: GraphRequest, user_id: str = "ann") -> None:
+        """Have another graph accepted, and go on with that."""
+        self.request = request
+        self.graph_id = request.graph_id
         spec_bytes = write_spec(self.request)
         self.spec: GraphSpec = read_spec([spec_bytes])
+        self.specs[self.graph_id] = self.spec
         self.do(
             commands.SubmitGraph(
                 {
                     "job_id": self.graph_id,
                     "name": self.request.name,
-                    "user_id": "ann",
+                    "user_id": user_id,
                     "env": {},
                     "graph": {
                         "files": [SPEC_FILE, DIGEST],
@@ -86,7 +96,8 @@ class Play:
                         "strategy": self.request.strategy,
                         "on_failure": self.request.on_failure.value,
                     },
-                }
+                },
+                cache=request.keeps_results or ABSENT,
             )
         )
         self.lead()
@@ -115,11 +126,24 @@ class Play:
         hosts = [HostCapacity(name, 1000 * self.slots) for name in self._busy]
         self.allocator = find_allocator(self.request.strategy)
         urgency = self.allocator.prepare(self.spec.graph, ClusterTracker(self.spec.graph, hosts))
-        self.execution = GraphExecution(self.spec, self.job, self.allocator, urgency, self.now)
+        cache = self.cache()
+        self.execution = GraphExecution(self.spec, self.job, self.allocator, urgency, self.now, cache=cache)
         self.execution.load(list(self.ledger.steps.items(self.graph_id)))
         for job_id, record in self.ledger.jobs.items():
             if record["attempts"] and "step_of" in record:
                 self.execution.placed(job_id, record["attempts"][-1]["host"])
+
+    def cache(self) -> StepCache:
+        """What may be taken over of earlier graphs of the same user, as the runner finds it."""
+        found = StepCache()
+        for graph_id in reversed(self.specs):
+            if graph_id != self.graph_id and self.ledger.jobs[graph_id]["user_id"] == self.job["user_id"]:
+                found.add(self.specs[graph_id], graph_id, dict(self.ledger.steps.items(graph_id)))
+        kept: dict[str, set[str]] = {}
+        for host, attempt_id in self.results_at:
+            kept.setdefault(host, set()).add(attempt_id)
+        found.keep_only(kept)
+        return found
 
     @property
     def job(self) -> Any:
@@ -171,6 +195,7 @@ class Play:
                     found.withdrawn,
                     found.extensions,
                     found.stop,
+                    cached=found.cached or ABSENT,
                 )
             )
             self._tell()
@@ -199,12 +224,7 @@ class Play:
             self._begin(job, f"{job['job_id']}.{number}", host, token)
 
     def _begin(self, job: Any, attempt_id: str, host: str, token: list[int]) -> None:
-        gone = [
-            number
-            for number in job["step_of"]["inputs"]
-            if self.ledger.steps.get(self.graph_id, number).get("same_as", number)
-            not in self.results_at.get(self._place(number), set())
-        ]
+        gone = [number for number in job["step_of"]["inputs"] if not self._is_kept(number)]
         if gone:
             details = {"steps": gone}
             error = {"code": "InputLost", "message": "gone", "asked": "", "found": "", "hint": "", "details": details}
@@ -222,9 +242,12 @@ class Play:
         self._ending.append((self.now + took, self.ledger.index, attempt_id, host, steps))
         heapq.heapify(self._ending)
 
-    def _place(self, number: int) -> tuple[str, str]:
+    def _is_kept(self, number: int) -> bool:
         record = self.ledger.steps.get(self.graph_id, number)
-        return record["host"], record["attempt_id"]
+        if "same_as" in record:
+            return self._is_kept(record["same_as"])
+        kept = self.results_at.get((record["host"], record["attempt_id"]))
+        return kept is not None and ("cached_from" in record or number in kept)
 
     def end_next(self) -> bool:
         """Let the next attempt end; ``False``: none runs."""
@@ -257,7 +280,9 @@ class Play:
             ok = not isinstance(gave, Exception)
             self.ran.append(Ran(id, host, began, began + took, ok))
             began += took
-            told = {"word": gave} if ok and isinstance(gave, bool | int | float | str) else {}
+            told: dict[str, Any] = {"word": gave} if ok and isinstance(gave, bool | int | float | str) else {}
+            if self.request.keeps_results:
+                told["digest"] = hashlib.sha256(repr(gave).encode()).hexdigest()
             results.append({"ok": ok, "offset": 100 * len(results), "size": 100, "took_s": took, **told})
             if not ok:
                 break

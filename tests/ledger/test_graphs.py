@@ -334,6 +334,43 @@ def test_what_is_no_graph_is_refused(rig: Rig) -> None:
         rig.do(commands.RetryGraph("nothing"))
 
 
+def test_a_result_of_an_earlier_graph_is_taken_over_as_it_is() -> None:
+    rig = Rig()
+    rig.submit("old")
+    rig.advance("old", releases=[release((0, 1), graph_id="old")])
+    result = {"ok": True, "offset": 7, "size": 5, "took_s": 1.0, "word": True, "digest": FILE}
+    rig.run("old.0-1", results=[result])
+    rig.submit("new")
+    rig.do(
+        commands.AdvanceGraph(
+            "new", 1, [], [{"step": 2, "state": "succeeded", "same_as": 1}], [], [], cached=[[1, "old", 0]]
+        )
+    )
+    found = rig.step(1, "new")
+    assert {name: found[name] for name in ("state", "job_id", "offset", "size", "word", "digest", "cached_from")} == {
+        "state": "succeeded",
+        "job_id": "old.0-1",
+        "offset": 7,
+        "size": 5,
+        "word": True,
+        "digest": FILE,
+        "cached_from": ["old", 0],
+    }
+    assert rig.step(2, "new")["attempt_id"] == "old.0-1.1", "a merge of it, in the same entry"
+    assert rig.ledger.step_counts["new"]["succeeded"] == 2
+    for wrong in ([[1, "old", 0]], [[3, "old", 1]], [[3, "gone", 0]], [[9, "old", 0]], [[3, "new", 0]]):
+        with pytest.raises(WrongState):
+            rig.do(commands.AdvanceGraph("new", 1, [], [], [], [], cached=wrong))
+    with pytest.raises(WrongState, match="take a result over"):
+        both = [release((3, 1), graph_id="new")]
+        rig.do(commands.AdvanceGraph("new", 1, both, [], [], [], cached=[[3, "old", 0]]))
+    assert "cached_from" not in rig.step(3, "new")
+    assert "cache" not in rig.ledger.jobs["new"]["graph"]
+    facts = {"files": [FILE], "steps": 1, "strategy": "", "on_failure": "continue"}
+    rig.do(commands.SubmitGraph({"job_id": "kept", "user_id": "ann", "graph": facts}, cache=True))
+    assert rig.ledger.jobs["kept"]["graph"]["cache"] is True
+
+
 def test_hosts_of_the_version_before_are_not_proposed_it() -> None:
     rig = Rig()
     rig.do(commands.FoundCluster("c1", "h1", {"raft": "1.2.3.4:1"}, "f1"))

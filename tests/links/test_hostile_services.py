@@ -49,6 +49,7 @@ from tests.hostile.mutations import ODD, ROUNDS, mutated, nested
 CALLS: dict[str, dict[str, Any]] = {
     "output": {"attempt_id": "j.1", "stream": "stdout", "offset": 0, "size": 10, "wait_s": 0.0},
     "result": {"attempt_id": "j.1", "offset": 0, "size": 10},
+    "kept_attempts": {"attempts": ["j.1", "../j.1"]},
     "output_files": {"attempt_id": "j.1", "behind": ""},
     "output_file": {"attempt_id": "j.1", "path": "results/a", "offset": 0, "size": 10},
     "blob": {"digest": "ab" * 32, "offset": 0, "size": 10},

@@ -28,7 +28,13 @@ CALLED_FROM_OUTSIDE = {
     "_PayloadUnpickler.persistent_load": "pickle",
     "_JobPickler.persistent_id": "pickle",
     **dict.fromkeys(
-        ("StepPickler.persistent_id", "_PlainPickler.persistent_id", "_StepUnpickler.persistent_load"), "pickle"
+        (
+            "StepPickler.persistent_id",
+            "_PlainPickler.persistent_id",
+            "_KeyPickler.persistent_id",
+            "_StepUnpickler.persistent_load",
+        ),
+        "pickle",
     ),
     "Dag.submitted": "people's programs (docs/graphs.md)",
     "Schedule.run_now": "people's programs (docs/schedules.md)",

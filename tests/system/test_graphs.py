@@ -290,6 +290,40 @@ def test_an_environment_of_the_graph(client: actorgrid.Client) -> None:
     assert client.dag(dag).result(WAIT_S) == {"a": ("yes", "too")}
 
 
+def test_what_an_earlier_graph_gave_is_taken_over(
+    client: actorgrid.Client, shared_agent: Agent, tmp_path: Path
+) -> None:
+    log = tmp_path / "log"
+
+    def noted(x: int, path: Path) -> int:
+        with path.open("a") as file:
+            file.write(f"{x}\n")
+        return x * x
+
+    def graph(last: int, **more: Any) -> Any:
+        dag = Dag("kept", cache="inputs", **more)
+        squares = [dag.add(noted, x, log) for x in (1, 2, last)]
+        dag.add(total, squares, id="total")
+        return client.dag(dag)
+
+    assert graph(3).result(WAIT_S) == {"total": 14}
+    again = graph(3)
+    assert again.result(WAIT_S) == {"total": 14}
+    assert sorted(log.read_text().split()) == ["1", "2", "3"]
+    assert all("cached_from" in step for step in again.steps())
+    assert "cached" in shared_agent.cli("dag", "show", again.id).stdout
+    picture = shared_agent.cli("dag", "picture", again.id, "-o", "-").stdout
+    assert "4 cached" in picture
+    changed = graph(4)
+    assert changed.result(WAIT_S) == {"total": 21}
+    assert sorted(log.read_text().split()) == ["1", "2", "3", "4"]
+    assert ["cached_from" in step for step in changed.steps()] == [True, True, False, False]
+    fresh = Dag("kept", cache="refresh")
+    fresh.add(noted, 1, log)
+    assert list(client.dag(fresh).result(WAIT_S).values()) == [1]
+    assert sorted(log.read_text().split()) == ["1", "1", "2", "3", "4"]
+
+
 GRAPH = """
 name: report
 steps:

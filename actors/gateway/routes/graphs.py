@@ -144,7 +144,8 @@ async def post_graph(call: RequestContext) -> Any:
         **({"annotations": request.annotations} if request.annotations else {}),
         **({"labels": request.labels} if request.labels else {}),
     }
-    return await call.ask("cluster_manager", AcceptGraph(graph, _demands(request)), COMMIT_TIMEOUT_S)
+    accept = AcceptGraph(graph, _demands(request), request.keeps_results)
+    return await call.ask("cluster_manager", accept, COMMIT_TIMEOUT_S)
 
 
 @ROUTES.add("GET", "/api/graphs/{graph_id}", GraphAnswer, "graphs", errors=(UnknownJob,))
@@ -275,6 +276,9 @@ def step_view(spec: GraphSpec, number: int, record: StepRecord) -> dict[str, Any
     seen = {**record, "state": state}
     if "same_as" in record:
         seen["same_as"] = spec.step(record["same_as"]).id
+    if "cached_from" in record:
+        graph_id, there = record["cached_from"]
+        seen["cached_from"] = {"graph_id": graph_id, "step": there}
     return {
         "number": number,
         "id": step.id,

@@ -77,6 +77,9 @@ class StepAnswer(AnswerBody):
     size: int = 0
     word: Any = None
     same_as: str | None = None
+    cached_from: dict[str, Any] | None = Field(
+        default=None, description="the graph, and the number of its step, whose result was taken over: it never ran"
+    )
     error: dict[str, Any] | None = None
 
 

@@ -5,8 +5,9 @@ from typing import Annotated
 from actorgrid.errors import ErrorRecord
 
 from ..command import Command, Proposer, verb
-from ..field_checks import ABSENT, Absent, JobId, Plain, Text, Truth, WaitingBytes, Whole, is_table
+from ..field_checks import ABSENT, Absent, JobId, Plain, Since, Text, Truth, WaitingBytes, Whole, is_table
 from ..graph_checks import (
+    CachedSteps,
     Extensions,
     GraphEnd,
     GraphJob,
@@ -21,15 +22,18 @@ from ..graph_checks import (
 
 GRAPHS_SINCE = 8
 """The version from which there are graphs."""
+CACHE_SINCE = 9
+"""The version from which graphs take results over from earlier ones."""
 
 
 @verb("submit_graph", Proposer.DOOR, since=GRAPHS_SINCE, new_work=True)
 class SubmitGraph(Command):
     """Accept a graph, a job of its own that runs nothing; one whose id is known already is a duplicate and changes
-    nothing."""
+    nothing. *cache*: later graphs may take over what its steps gave, which is kept for that."""
 
     graph: GraphJob
     waiting_bytes: WaitingBytes | Absent = ABSENT
+    cache: Annotated[Truth, Since(CACHE_SINCE)] | Absent = ABSENT
 
     @classmethod
     def check(cls, plain: Plain) -> None:
@@ -44,7 +48,8 @@ class AdvanceGraph(Command):
     *releases* are jobs that run steps. *settled* is what is decided about steps without running them: skipped, failed,
     succeeded with the value of another, or waiting again, because what they gave is lost. *withdrawn* are its waiting
     jobs that are to be released anew. *extensions* are further steps that steps gave. *stop*: nothing more of it
-    begins, and what runs is to end.
+    begins, and what runs is to end. *cached* are steps that take a result over: their number, the graph of the same
+    user that has it, and the number there.
     """
 
     graph_id: JobId
@@ -54,6 +59,7 @@ class AdvanceGraph(Command):
     withdrawn: Withdrawn
     extensions: Extensions
     stop: Truth = False
+    cached: Annotated[CachedSteps, Since(CACHE_SINCE)] | Absent = ABSENT
 
     @classmethod
     def check(cls, plain: Plain) -> None:

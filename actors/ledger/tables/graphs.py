@@ -192,6 +192,8 @@ class Graphs:
             most = command.waiting_bytes
             self._jobs.waiting_bytes.refuse_over([given], most["user"], most["all"])
         facts: GraphFacts = {**given["graph"], "stopping": False, "retries": 0, "extensions": []}
+        if command.cache is True:
+            facts["cache"] = True
         own = {**given, "kind": GRAPH, "resources": {}, "graph": facts, "depends_on": []}
         job = new_job(own, self._jobs.next_ordinal, entry.index, entry.at)
         self._jobs.accept_running(cast("JobRecord", {**job, "state": RUNNING}))
@@ -219,11 +221,15 @@ class Graphs:
             for each in command.releases
         ]
         self._quotas.check_submit(released)
+        cached = self._taken_over(graph_id, job, facts["steps"], command)
         # Nothing is refused from here on.
         changed: dict[int, None] = {}
         if facts is not job["graph"]:
             self._running[graph_id] = facts["steps"]
             job = self._jobs.change(graph_id, graph=facts)
+        for step, record in cached.items():
+            self._put(graph_id, step, {**record, "ended_at": entry.at})
+            changed[step] = None
         for settled in command.settled:
             self._settle(graph_id, settled, entry.at)
             changed[settled["step"]] = None
@@ -391,6 +397,35 @@ class Graphs:
         for job_id in command.withdrawn:
             if self._graph_of.get(job_id) != graph_id:
                 raise WrongState(f"job {job_id} runs nothing of graph {graph_id}", asked="withdraw it")
+
+    def _taken_over(self, graph_id: str, job: JobRecord, steps: int, command: AdvanceGraph) -> dict[int, StepRecord]:
+        """The records of the steps that take a result over. Raises WrongState."""
+        found: dict[int, StepRecord] = {}
+        begun = {step for each in command.releases for step, _, _, _ in each["step_of"]["steps"]}
+        for step, other_id, there in () if command.cached is ABSENT else command.cached:
+            before = self.steps.get(graph_id, step)
+            if step >= steps or step in begun or before["state"] not in NOT_BEGUN:
+                raise WrongState(f"step {step} of graph {graph_id} is {before['state']}", asked="take a result over")
+            other = self._jobs.records.get(other_id) if other_id in self.counts else None
+            source = NEW_STEP if other is None else self.steps.get(other_id, there)
+            if other is None or other["user_id"] != job["user_id"] or source["state"] != SUCCEEDED:
+                raise WrongState(
+                    f"step {step} of graph {graph_id} has nothing to take over",
+                    asked=f"step {there} of graph {other_id}",
+                    found="no graph of this user" if other is None else source["state"],
+                )
+            record: StepRecord = {
+                **NEW_STEP,
+                "state": SUCCEEDED,
+                "run": before["run"],
+                "failures": before["failures"],
+                "cached_from": [other_id, there],
+            }
+            for name in ("job_id", "attempt_id", "host", "offset", "size", "word", "digest"):
+                if name in source:
+                    record[name] = source[name]
+            found[step] = record
+        return found
 
     def _release(self, graph_id: str, released: list[JobRecord], entry: EntryContext, changed: dict[int, None]) -> None:
         first = self._jobs.next_ordinal

@@ -1,0 +1,73 @@
+"""The file with what the steps of a graph run, made from the calls that were added to a Dag."""
+
+from __future__ import annotations
+
+import io
+from typing import TYPE_CHECKING, Any
+
+from actorgrid.dag.bundle import BundleWriter
+from actorgrid.errors import InvalidGraph
+from actorgrid.import_environment import of_this_process, with_environment
+
+from .cached_calls import CachedCalls
+from .dag import cache_mode
+from .pickling import dumps, function_code
+from .step_pickler import PartNames, PartRef, StepPickler, plain_part
+
+if TYPE_CHECKING:
+    from .dag import Dag, _Step
+
+BUNDLE_BYTES_MAX = 2**30
+
+
+def bundle_of(
+    dag: Dag, steps: list[_Step], directory: bool, installed: bool, cache: str
+) -> tuple[bytes, list[dict[str, Any]]]:
+    """The file with all calls and values, and the steps with where in it theirs are, and whose values they take.
+    *cache*: of steps that say nothing of it."""
+    requests = [dict(step.request) for step in steps]
+    modes = [
+        cache_mode(request.pop("cache", cache)) if request["kind"] == "function" else "none" for request in requests
+    ]
+    with_cache = any(mode != "none" for mode in modes)
+    if all(step.call is None and step.request["kind"] != "value" for step in steps):
+        return b"", requests
+    cached = CachedCalls(steps)
+    writer = BundleWriter()
+    places: dict[int, tuple[int, int]] = {}
+    functions: dict[bytes, tuple[int, int]] = {}
+    for number, step in enumerate(steps):
+        request = requests[number]
+        names = PartNames(dag, steps, places)
+
+        def make(buffer: io.BytesIO, names: PartNames = names) -> StepPickler:
+            return StepPickler(buffer, names)
+
+        if request["kind"] == "value":
+            part = dumps(step.value, f"the value {request['id']}", make=make)
+            if names.taken:
+                raise InvalidGraph(f"the value {request['id']} holds a step", hint="add a step that takes it")
+        elif step.call is not None:
+            code = function_code(step.call.fn)
+            if code.fn_id not in functions:
+                functions[code.fn_id] = writer.add(code.code)
+            fn = PartRef(functions[code.fn_id])
+            what = f"step {request['id']}: its arguments"
+            # What is kept for later, and what others take that are kept, is told with its digest.
+            how = {**step.how, "digest": True} if with_cache else step.how
+            plain = plain_part(fn, step.call.args, step.call.kwargs, how, names)
+            part = dumps([fn, *step.call[1:], how], what, make=make) if plain is None else plain
+            if modes[number] != "none":
+                request["cache"] = cached.of_step(number, refresh=modes[number] == "refresh")
+        else:
+            continue
+        places[number] = writer.add(part)
+        request["call"] = {"offset": places[number][0], "size": places[number][1]}
+        if request["kind"] != "value":
+            request["inputs"] = [steps[other].request["id"] for other in names.taken]
+        if writer.size > BUNDLE_BYTES_MAX:
+            raise InvalidGraph(
+                "what the steps run is too large", found=f"{writer.size} bytes", hint="pass paths of large files"
+            )
+    content = writer.content()
+    return with_environment(content, of_this_process(directory, installed)), requests
