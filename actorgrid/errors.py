@@ -13,6 +13,7 @@
     - UnknownPolicy
     - MalformedJoinToken
     - InvalidSchedule
+    - InvalidWork
     - InvalidGraph
       * CyclicGraph
       * MissingProducer
@@ -259,6 +260,11 @@ class InvalidGraph(BadRequest):
 
 class InvalidSchedule(BadRequest):
     """When something is to be due cannot be understood, or is never: a cron expression, a time zone, a time."""
+
+
+class InvalidWork(BadRequest):
+    """Work of a type that there is not, with arguments that its schema does not take (``details["paths"]`` names them),
+    or for which something is missing where it runs."""
 
 
 class CyclicGraph(InvalidGraph):

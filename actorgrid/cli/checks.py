@@ -81,7 +81,9 @@ def check_all(call: CommandContext, config_dir: Path | None) -> DoctorReport:
     report.findings += [*check_enforcement(str(report.value("gpus.memory_watch", "end"))), *check_cgroup()]
     report.findings += check_containment(str(report.value("work.containment", "auto")))
     report.findings += check_tenancy()
-    report.findings += [*check_clock(), *check_limits()]
+    from .plug_in_checks import check_work_types
+
+    report.findings += [*check_clock(), *check_limits(), *check_work_types()]
     return report
 
 

@@ -48,6 +48,10 @@ COMMANDS: dict[str, dict[str, tuple[str, str]]] = {
             "Queue a Python file as a job, or the graph of steps in a file, or an array of jobs.",
         ),
         "dag": ("dag:command", "Plan graphs of steps (DAGs), look at them, draw them."),
+        "work": (
+            "typed_work:command",
+            "Submit work by the name of its type, with arguments that are checked by its schema.",
+        ),
         "schedule": (
             "schedule:command",
             "Have work run at times: written once, run by whichever host leads then.",

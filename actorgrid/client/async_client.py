@@ -57,6 +57,7 @@ class AsyncClient(Awaiting[Client], AsyncFunctionCalls):
     wait_any = awaited(Client.wait_any)
     cancel_labelled = awaited(Client.cancel_labelled)
     submit_job = awaited(Client.submit_job)
+    submit_work = awaited(Client.submit_work)
     schedule = awaited(Client.schedule)
     schedules = awaited(Client.schedules)
     find_schedule = awaited(Client.find_schedule)

@@ -31,6 +31,7 @@ from .options import TaskOptions
 from .schedules import ScheduleCalls
 from .state import SharedState
 from .task import pop_default, push_default
+from .typed_work import WorkCalls
 
 if TYPE_CHECKING:
     from concurrent.futures import Future
@@ -71,7 +72,7 @@ class CommandResult:
         return self.state == "succeeded"
 
 
-class Client(ClusterViewClient, FunctionCalls, GraphCalls, JobCalls, ScheduleCalls):
+class Client(ClusterViewClient, FunctionCalls, GraphCalls, JobCalls, ScheduleCalls, WorkCalls):
     """A client of a host, or of its cluster, for one user. Safe to use from many threads.
 
     A forked child goes on with it, with a session of its own; futures, workers and locks of before stay the parent's.

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import uuid
 from collections.abc import Callable, Sequence
 from datetime import datetime, timedelta
@@ -11,7 +10,6 @@ from typing import TYPE_CHECKING, Any, cast
 from actorgrid.errors import BadRequest
 
 from .http import AdminHttp, segment
-from .options import options_of
 
 if TYPE_CHECKING:
     from .client import Client
@@ -89,6 +87,8 @@ class ScheduleCalls:
         *missed_max*). Further options as for a durable ``submit``; ``retries`` are of each run. Raises InvalidSchedule,
         WrongState for a name that is taken, unless *replace*.
         """
+        from .job_bodies import job_body
+
         client = cast("Client", self)
         body: dict[str, Any] = {"overlap": overlap, "missed": missed, "missed_max": missed_max, "paused": paused}
         if every is not None:
@@ -100,7 +100,7 @@ class ScheduleCalls:
             body |= {"cron": cron, "time_zone": time_zone}
         if execute_at is not None:
             body["execute_at"] = execute_at.astimezone().isoformat()
-        job = _job(client, work, args, kwargs or {}, options)
+        job = job_body(client.http, work, args, kwargs or {}, options, client._working_dir, client._environment)
         name = name or f"{str(job.get('name') or 'work').strip('<>')[:30]}-{uuid.uuid4().hex[:6]}"
         schedule = Schedule(client.http, name)
         client.http.put(schedule.path, {**body, "replace": replace, "job": job})
@@ -116,38 +116,3 @@ class ScheduleCalls:
         schedule = Schedule(cast("Client", self).http, name)
         schedule.look()
         return schedule
-
-
-def _job(
-    client: Client,
-    work: Callable[..., Any] | Sequence[str],
-    args: tuple[Any, ...],
-    kwargs: dict[str, Any],
-    options: dict[str, Any],
-) -> dict[str, Any]:
-    """The job that is to come again, as a request."""
-    if isinstance(work, (str, bytes)):
-        raise BadRequest("a command is a list of words", asked=repr(work)[:80], hint='["sh", "-c", "..."] for a shell')
-    cwd = options.pop("cwd", None)
-    chosen = options_of({**options, "durable": True})
-    sent = client._working_dir if cwd is None else None
-    environment = chosen.environment or client._environment
-    more: dict[str, Any] = {} if sent is None else {"working_dir": sent.send_to_door(client.http)}
-    if environment is not None:
-        more["environment"] = environment.send_to_door(client.http, for_functions=callable(work))
-    if not callable(work):
-        if args or kwargs:
-            raise BadRequest(
-                "a command has no arguments beside it", asked=repr(args)[:80], hint="put them into the list"
-            )
-        if cwd is not None:
-            more["cwd"] = os.path.abspath(cwd)
-        words = [str(word) for word in work]
-        return chosen.job_request(kind="command", command=words, **more)
-    from .pickling import PYTHON, job_payload
-
-    payload, inputs = job_payload(work, args, kwargs, directory=sent is None, installed=environment is None)
-    if inputs:
-        raise BadRequest("work that comes again takes no results of other jobs", asked=inputs[0])
-    called = str(getattr(work, "__name__", type(work).__name__))
-    return chosen.job_request(kind="function", payload=payload, python=PYTHON, name=called, **more)
