@@ -118,6 +118,11 @@ class HostPaths:
         return self.data_dir / "work.key"
 
     @property
+    def power_limits_file(self) -> Path:
+        """The file with the power limits that devices had before the agent changed them."""
+        return self.data_dir / "power_limits.json"
+
+    @property
     def log_file(self) -> Path:
         """What the agent's processes log."""
         return self.data_dir / "agent.log"

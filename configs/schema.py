@@ -182,6 +182,27 @@ class GpusSection(Section):
         live=True,
         le=2**40,
     )
+    heat_control: str = setting(
+        "place",
+        "a GPU that is too hot: place nothing new on it; cap its power, too; or stop what runs on it, too, before it "
+        "switches itself off",
+        pattern=r"^(place|cap|stop)$",
+        live=True,
+    )
+    heat_limit_celsius: float = setting(
+        0,
+        "treat GPUs as if they slowed down at this temperature already; 0: where their drivers do",
+        live=True,
+        ge=0,
+        le=150,
+    )
+    power_budget_watts: float = setting(
+        0,
+        "what all GPUs of the cluster may draw together, the same on every host; 0: no budget",
+        live=True,
+        ge=0,
+        le=1e9,
+    )
 
 
 class SchedulingSection(Section):

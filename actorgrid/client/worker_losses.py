@@ -61,6 +61,8 @@ def with_ending(error: WorkerLost, ending: dict[str, Any]) -> WorkerLost:
     elif str(ending.get("reason")).startswith("gpu_memory"):
         how, kind = "killed for using more memory of a GPU than it asked for (gpu_memory=)", WorkerOverMemory
         hint = "ask for more with gpu_memory=; a process's own share of the driver counts, too"
+    elif str(ending.get("reason")).startswith("gpu_heat"):
+        how, hint = "ended because its GPU was about to switch itself off for heat", "look at the host's cooling"
     said = last_lines(stderr)
     return kind(
         f"{error.message}: {how}",

@@ -84,6 +84,7 @@ class GpuClusteringManager:
         self.engine = engine
         self.history = TelemetryHistory(history_per_device)
         self._heat_limits = heat_limits or HeatLimits()
+        self._own_heat_limits: dict[str, HeatLimits] = {}
         self._devices: dict[str, ClusterDevice] = {}
         self._places: dict[tuple[str, int], str] = {}
 
@@ -95,9 +96,10 @@ class GpuClusteringManager:
 
     # -- devices
 
-    def register_device(self, device: Device, node: str = "local") -> None:
+    def register_device(self, device: Device, node: str = "local", heat_limits: HeatLimits | None = None) -> None:
         """Take in a device of any vendor, as number ``device.index`` of *node*. Until its first sample all is unknown.
 
+        *heat_limits* are its own, where they are not those of the others.
         Raises DuplicateNode when the device, or another one at that place, is there already; BadRequest for a
         device without UUID, of an unknown vendor or with a negative index or memory, and over 100,000 devices.
         """
@@ -122,7 +124,9 @@ class GpuClusteringManager:
             )
         if len(self._devices) >= DEVICES_MAX:
             raise BadRequest("that is more devices than a manager keeps", found=f"{DEVICES_MAX} devices")
-        score = score_device(None, device.memory_mib << 20, None, None, self._heat_limits)
+        if heat_limits is not None:
+            self._own_heat_limits[device.uuid] = heat_limits
+        score = score_device(None, device.memory_mib << 20, None, None, self._heat_limits_of(device.uuid))
         self._devices[device.uuid] = ClusterDevice(device, node, None, score, "")
         self._places[node, device.index] = device.uuid
 
@@ -130,8 +134,12 @@ class GpuClusteringManager:
         """Forget a device and its history. Raises UnknownNode."""
         gone = self.device(device_id)
         del self._devices[device_id]
+        self._own_heat_limits.pop(device_id, None)
         del self._places[gone.node, gone.device.index]
         self.history.forget(device_id)
+
+    def _heat_limits_of(self, device_id: str) -> HeatLimits:
+        return self._own_heat_limits.get(device_id, self._heat_limits)
 
     def device(self, device_id: str) -> ClusterDevice:
         """The device of that UUID. Raises UnknownNode."""
@@ -161,7 +169,11 @@ class GpuClusteringManager:
         free = None if metrics.memory_used_bytes is None else max(0, total - metrics.memory_used_bytes)
         self.history.record(metrics)
         score = score_device(
-            free, total, metrics.compute_utilization_percent, metrics.temperature_celsius, self._heat_limits
+            free,
+            total,
+            metrics.compute_utilization_percent,
+            metrics.temperature_celsius,
+            self._heat_limits_of(metrics.device_id),
         )
         self._devices[metrics.device_id] = ClusterDevice(known.device, known.node, metrics, score, known.problem)
 

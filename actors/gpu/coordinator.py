@@ -101,9 +101,11 @@ class GPUCoordinator(LedgerFollower):
         self._registration.inventory.stop()
 
     def setting_changed(self, key: str) -> None:
-        """Take over the size of the queue, which may change while the host runs."""
+        """Take over the size of the queue, and from where on GPUs are hot; both may change while the host runs."""
         if key == "scheduling.queue_max":
             self._core.mirror.scheduler.queue_max = self.host.settings.scheduling.queue_max
+        elif key == "gpus.heat_limit_celsius":
+            self._registration.heat.limits_changed()
 
     # -- this host
 
@@ -455,12 +457,14 @@ class GPUCoordinator(LedgerFollower):
             value = self._latency.percentile(percent)
             if value is not None:
                 figures[f"placement_latency_p{percent}_us"] = value
-        return figures | self._registration.sampling.figures()
+        return figures | self._registration.sampling.figures() | self._registration.heat.figures()
 
     def status(self) -> dict[str, Any]:
         """The state of devices, queue and probe, with ``notes`` that people should read."""
         inventory = self._registration.inventory.status()
         notes = [*inventory.pop("notes"), *self._core.mirror.notes.values()]
+        if self._registration.heat.note:
+            notes.append(self._registration.heat.note)
         if problem := self._held_back_by():
             notes.append(problem)
         return {
@@ -472,5 +476,6 @@ class GPUCoordinator(LedgerFollower):
             "compiled": COMPILED,
             "probe": inventory,
             "gpu_users": self._watch.status(),
+            "heat": self._registration.heat.status(),
             "notes": notes,
         }

@@ -16,6 +16,8 @@ from ..ledger.client import LedgerClient
 from .device import Device, keep_indexes, unhealthy_in
 from .device_health import HealthIncident
 from .device_listing import DeviceNow
+from .device_score import HeatLimits
+from .heat_watch import HeatWatch
 from .host_capacity import host_cpu_milli, host_memory_mib
 from .inventory import HostInventory
 from .placement_records import PlacementRecords
@@ -23,6 +25,8 @@ from .readings import Readings
 from .sampling import HostSampling
 
 RETRY_S = 1.0
+WARM_BELOW_CELSIUS = 10.0
+"""From so far below the first threshold on a warmer device comes after a cooler one."""
 TELL_AGAIN_S = 5.0
 """A device that is unhealthy now and well then is told at most so often: each time is an entry of the ledger."""
 
@@ -45,9 +49,12 @@ class HostRegistration:
     ) -> None:
         host = server.host
         self.inventory = HostInventory(
-            host.settings.gpus, host.host_id, server.runtime, self._changed, server.log, on_health, on_readings
+            host.settings.gpus, host.host_id, server.runtime, self._changed, server.log, on_health, self._read
         )
-        self.sampling = HostSampling(host.host_id, server.log)
+        self._on_health = on_health
+        self._on_readings = on_readings
+        self.sampling = HostSampling(host.host_id, server.log, self._heat_limits)
+        self.heat = HeatWatch(server, ledger, self.inventory, self._heat_changed)
         self.problem = ""
         self._server = server
         self._ledger = ledger
@@ -91,8 +98,9 @@ class HostRegistration:
             milli, memory_mib, _ = allocated.get((self._server.host.host_id, device.index), (0, 0, []))
             return self.inventory.readings(device, milli, memory_mib)
 
-        self.sampling.take(self.inventory.devices, read, self.inventory.troubles(), time())
+        self.sampling.take(self.inventory.devices, read, self._troubles(), time())
         self.inventory.ask()
+        self.heat.look_at_budget()
         self.tell_health()
 
     def now(self, device: Device, allocated_milli: int, allocated_mib: int) -> DeviceNow:
@@ -110,9 +118,24 @@ class HostRegistration:
 
     def take_health(self) -> None:
         """Take over at once which devices are in trouble, before the next sample."""
-        troubles = self.inventory.troubles()
-        self.sampling.take_problems(self.inventory.devices, troubles)
+        self.sampling.take_problems(self.inventory.devices, self._troubles())
         self.tell_health()
+
+    def _troubles(self) -> dict[str, str]:
+        """The devices that take nothing new, by UUID, and why; of one that is in trouble and hot, its trouble."""
+        return {**self.heat.drained(), **self.inventory.troubles()}
+
+    def _read(self, readings: dict[str, Readings]) -> None:
+        self._on_readings(readings)
+        self.heat.take(readings)
+
+    def _heat_changed(self) -> None:
+        self._on_health([])
+
+    def _heat_limits(self, device: Device) -> HeatLimits:
+        """From where on a warmer device comes after a cooler one, and from where on it takes nothing."""
+        thresholds = self.heat.thresholds_of(device)
+        return HeatLimits(thresholds.cap - WARM_BELOW_CELSIUS, thresholds.drain)
 
     def tell_health(self) -> None:
         """Have the ledger know which devices take nothing new, where that is not what it has."""

@@ -173,13 +173,18 @@ class HostInventory:
         readings = self._readings.get(device.uuid)
         return readings is not None and bool(readings.error)
 
-    def set_power_limit(self, device: Device, watts: float, answered: Callable[[str], None]) -> None:
-        """Have *device* draw at most *watts*; *answered* gets "" when it does, else why not."""
+    def set_power_limit(
+        self, device: Device, watts: float, before: float | None, answered: Callable[[str], None]
+    ) -> None:
+        """Have *device* draw at most *watts*; *answered* gets "" when it does, else why not.
+
+        *before* is what it draws again when what sets it ends, however that is; ``None``: that lasts.
+        """
         asked = self._asked.get(device.vendor)
         if device.source != "probed" or asked is None or asked.probe is None:
             answered(f"a {device.source} device has no power limit that can be set")
             return
-        asked.probe.set_power_limit(device.uuid, watts, answered)
+        asked.probe.set_power_limit(device.uuid, watts, before, answered)
 
     # -- what is known
 

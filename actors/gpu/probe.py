@@ -32,12 +32,15 @@ from .readings import Readings
 MAX_LINE = 4 * 2**20
 BACKOFF_S = 1.0
 BACKOFF_MAX_S = 60.0
+PUT_BACK_S = 2.0
+"""How long a child that is told to end may take to put back the limits that it set."""
 REQUESTS_MAX = 64
 """Settings that wait for a child; more are refused."""
 EVENTS_WAIT_S = 5.0
 """How long a child's listener waits for the driver at a time."""
 EVENTS_PER_LINE_MAX = 64
 _REAP_INTERVAL_S = 0.05
+PUT_BACK_ALARM_S = 10
 _PR_SET_PDEATHSIG = 1
 
 
@@ -99,6 +102,7 @@ class DeviceProbe:
         self._stopped = False
         self._settings: deque[tuple[dict[str, Any], Callable[[str], None]]] = deque()
         self._setting: Callable[[str], None] | None = None
+        self._has_to_put_back = False
 
     @property
     def pid(self) -> int | None:
@@ -135,12 +139,16 @@ class DeviceProbe:
         """Ask for readings; ``False`` when there is no child to ask or it still owes an answer."""
         return self._request({"do": "read"}, "read")
 
-    def set_power_limit(self, uuid: str, watts: float, answered: Callable[[str], None]) -> None:
-        """Have the device draw at most that many watts; *answered* gets "" when it is done, else why it is not."""
+    def set_power_limit(self, uuid: str, watts: float, before: float | None, answered: Callable[[str], None]) -> None:
+        """Have the device draw at most that many watts; *answered* gets "" when it is done, else why it is not.
+
+        *before*: what the child sets when it ends, also when its parent was killed; ``None``: nothing.
+        """
         if not self.answers or len(self._settings) >= REQUESTS_MAX:
             answered("its probe does not answer just now" if not self.answers else "too many settings wait already")
             return
-        self._settings.append(({"do": "power_limit", "uuid": uuid, "watts": watts}, answered))
+        self._has_to_put_back |= before is not None
+        self._settings.append(({"do": "power_limit", "uuid": uuid, "watts": watts, "before": before}, answered))
         self._next_setting()
 
     def look_again(self, why: str) -> None:
@@ -165,12 +173,15 @@ class DeviceProbe:
             self._setting = self._settings.popleft()[1]
 
     def stop(self) -> None:
-        """End the child for good."""
+        """End the child for good; one that set limits has a moment to put them back."""
         self._stopped = True
         self._disconnect()
         process, self._process = self._process, None
         if process is None:
             return
+        if self._has_to_put_back:
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                process.wait(timeout=PUT_BACK_S)
         process.kill()
         try:
             process.wait(timeout=1.0)
@@ -344,6 +355,11 @@ def _die_with(parent: int) -> None:
         raise SystemExit(0)
 
 
+def _outlive_parent() -> None:
+    """Have the kernel let us live when our parent goes: its end of the socket closes then, and there is work left."""
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, 0)
+
+
 def vendor_of(name: str) -> Vendor:
     """The vendor of that name, whose library is not loaded yet. For a child: any of its calls may hang or crash."""
     if name == "nvidia":
@@ -368,9 +384,18 @@ class _Child:
         self._vendor = vendor
         self._connection = connection
         self._sending = threading.Lock()
+        self._before: dict[str, float] = {}
 
     def serve(self) -> None:
-        """Serve until the parent hangs up."""
+        """Serve until the parent hangs up; then put back the limits that were set."""
+        try:
+            self._serve()
+        except ConnectionError:
+            pass  # it was killed while we answered
+        finally:
+            self._put_back()
+
+    def _serve(self) -> None:
         report = self._vendor.probe()
         self._send({"report": asdict(replace(report, links=report.links[:LINKS_MAX]))})
         threading.Thread(target=self._tell_events, name="events", daemon=True).start()
@@ -382,12 +407,28 @@ class _Child:
 
     def _answer(self, request: dict[str, Any]) -> dict[str, Any]:
         if request["do"] == "power_limit":
-            try:
-                self._vendor.set_power_limit(str(request["uuid"]), float(request["watts"]))
-            except SettingRefused as error:
-                return {"done": str(error) or "refused"}
-            return {"done": ""}
+            return {"done": self._set_power_limit(str(request["uuid"]), float(request["watts"]), request["before"])}
         return {"readings": {uuid: asdict(said) for uuid, said in self._vendor.read().items()}}
+
+    def _set_power_limit(self, uuid: str, watts: float, before: float | None) -> str:
+        """Why it could not be set; ``""``: it is."""
+        if before is not None:
+            # Noted first: a driver that sets it and fails afterwards has set it.
+            self._before[uuid] = before
+            _outlive_parent()
+        try:
+            self._vendor.set_power_limit(uuid, watts)
+        except SettingRefused as error:
+            return str(error) or "refused"
+        return ""
+
+    def _put_back(self) -> None:
+        if not self._before:
+            return
+        signal.alarm(PUT_BACK_ALARM_S)  # nobody is left to kill us, should the driver hang now
+        for uuid, watts in self._before.items():
+            with contextlib.suppress(SettingRefused):
+                self._vendor.set_power_limit(uuid, watts)
 
     def _tell_events(self) -> None:
         while (events := self._vendor.next_events(EVENTS_WAIT_S)) is not None:

@@ -12,7 +12,7 @@ from actorgrid.errors import BadRequest
 
 from .clustering import GpuClusteringManager
 from .device import Device
-from .device_score import ONE
+from .device_score import ONE, HeatLimits
 from .readings import Readings
 from .telemetry_history import GpuMetrics
 
@@ -20,8 +20,14 @@ from .telemetry_history import GpuMetrics
 class HostSampling:
     """Keeps ``manager`` at what host *host_id* has and reads."""
 
-    def __init__(self, host_id: str, log: logging.Logger) -> None:
+    def __init__(
+        self,
+        host_id: str,
+        log: logging.Logger,
+        heat_limits: Callable[[Device], HeatLimits] = lambda device: HeatLimits(),
+    ) -> None:
         self.manager = GpuClusteringManager()
+        self._heat_limits = heat_limits
         self._host_id = host_id
         self._log = log
         self._last_at = 0.0
@@ -57,7 +63,7 @@ class HostSampling:
                 self.manager.remove_device(known.device_id)
         for device_id, device in found.items():
             if device_id not in self.manager:
-                self.manager.register_device(device, self._host_id)
+                self.manager.register_device(device, self._host_id, self._heat_limits(device))
         return found
 
     def unhealthy(self) -> dict[str, str]:

@@ -49,6 +49,7 @@ from .messages import (
     DetachLease,
     EndAllWork,
     EndOverdrawn,
+    EndOverheated,
     FindWorker,
     LeaseOutput,
     ListAttempts,
@@ -59,7 +60,7 @@ from .messages import (
     TellWorkerEnd,
 )
 from .object_store import ObjectStoreProcess
-from .outcomes import overdrawn, overdrawn_reason
+from .outcomes import overdrawn, overdrawn_reason, overheated, overheated_reason
 from .process_tree import owners_of, send
 from .worker_end import WorkerEnding
 from .zygote_link import ZygoteLink
@@ -280,11 +281,20 @@ class WorkerManager(LedgerFollower):
     @handles(EndOverdrawn)
     def _end_overdrawn(self, request: EndOverdrawn) -> bool:
         reason = overdrawn_reason(request.gpu_index, request.used_mib, request.granted_mib)
-        if request.work_id in self._attempts.live:
-            self.log.warning("%s is ended: %s", request.work_id, overdrawn(request.work_id, reason).message)
-            self._attempts.end_early(request.work_id, reason, 0.0)
+        return self._end_now(request.work_id, reason, overdrawn(request.work_id, reason).message)
+
+    @handles(EndOverheated)
+    def _end_overheated(self, request: EndOverheated) -> bool:
+        reason = overheated_reason(request.gpu_index, request.celsius)
+        return self._end_now(request.work_id, reason, overheated(request.work_id, reason).message)
+
+    def _end_now(self, work_id: str, reason: str, why: str) -> bool:
+        """End an attempt, or the worker of a lease, at once; whether it ran."""
+        if work_id in self._attempts.live:
+            self.log.warning("%s is ended: %s", work_id, why)
+            self._attempts.end_early(work_id, reason, 0.0)
             return True
-        return self._leases.end_worker_of(request.work_id, reason)
+        return self._leases.end_worker_of(work_id, reason)
 
     @handles(StartDelay)
     def _start_delay(self, request: StartDelay) -> dict[str, Any]:

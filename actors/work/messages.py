@@ -95,6 +95,15 @@ class EndOverdrawn:
 
 
 @dataclass(frozen=True, slots=True)
+class EndOverheated:
+    """End at once the work that runs on a device which is about to switch itself off. Answer: whether it ran."""
+
+    work_id: str
+    gpu_index: int
+    celsius: int
+
+
+@dataclass(frozen=True, slots=True)
 class StartDelay:
     """Ask what an attempt that is placed here and has not begun waits for.
 

@@ -102,6 +102,8 @@ def outcome_of_unkept(attempt_id: str, why: str) -> AttemptEnd:
 
 GPU_MEMORY = "gpu_memory"
 """How the reason begins with which work is ended that overdrew its memory of a device."""
+GPU_HEAT = "gpu_heat"
+"""How the reason begins with which work is ended whose device is about to switch itself off."""
 _NOT_NEEDED = {
     GANG: "another member of its gang did not succeed",
     SUPERSEDED: "an earlier attempt had succeeded on a host that was away and came back",
@@ -126,6 +128,21 @@ def overdrawn(work_id: str, reason: str) -> MemoryLimitExceeded:
         asked=f"{granted_mib} MiB",
         found=f"{used_mib} MiB",
         hint="ask for more with --gpu-memory (gpu_memory= in Python); a process's own share of the driver counts, too",
+    )
+
+
+def overheated_reason(gpu_index: int, celsius: int) -> str:
+    """The reason with which a shim is told to end work because of its device's heat."""
+    return f"{GPU_HEAT} {gpu_index} {celsius}"
+
+
+def overheated(work_id: str, reason: str) -> WorkerLost:
+    """The error for who owns work ended for that *reason*, which comes back from a file that the work could write."""
+    numbers = [int(word) if word.isdecimal() and len(word) < 6 else 0 for word in reason.split()[1:3]]
+    gpu_index, celsius = [*numbers, 0, 0][:2]
+    return WorkerLost(
+        f"{work_id} was ended: its GPU {gpu_index} was at {celsius} °C and about to switch itself off",
+        hint="it is placed on another device, and costs no retry; look at the host's cooling",
     )
 
 
@@ -155,6 +172,8 @@ def _judge(
         return "failed", True, error
     if str(reason).startswith(GPU_MEMORY):
         return "failed", True, overdrawn(attempt_id, str(reason))
+    if str(reason).startswith(GPU_HEAT):
+        return "lost", False, overheated(attempt_id, str(reason))
     if reason == "isolated":
         lost = WorkerLost(
             f"attempt {attempt_id} was ended: its agent was away longer than {spec['isolation_s']:g} s",

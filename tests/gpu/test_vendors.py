@@ -201,7 +201,7 @@ def test_a_power_limit_is_set_or_refused_with_the_reason(case: Case, stub: StubD
 
     def limit(watts: float, to: str = uuid) -> str:
         was = list(answers)
-        probe.probe.set_power_limit(to, watts, answers.append)
+        probe.probe.set_power_limit(to, watts, None, answers.append)
         return str(probe.wait(answers, len(was) + 1))
 
     assert limit(350.0) == ""
