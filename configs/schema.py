@@ -10,9 +10,6 @@ from typing import Annotated, Any, Literal
 
 from pydantic import (
     AfterValidator,
-    BaseModel,
-    BeforeValidator,
-    ConfigDict,
     Field,
     PrivateAttr,
     ValidationError,
@@ -21,12 +18,11 @@ from pydantic import (
 from pydantic_core import PydanticCustomError
 
 from actorgrid.errors import InvalidSetting, SettingNotLive, UnknownSetting
-from actorgrid.models import Bytes, GPUVendor, parse_bytes
 
 from .balancing_policy import BalancingPolicy
+from .gpus_section import GpusSection
 from .placement_policy import PlacementPolicy
-
-ByteCount = Annotated[int, BeforeValidator(parse_bytes), Field(ge=0, le=2**60)]
+from .section import ByteCount, Section, setting
 
 FILES = {
     "cluster": "cluster.yaml",
@@ -89,17 +85,6 @@ def reachable(address: str) -> str:
     return address
 
 
-def setting(default: Any, description: str, *, live: bool = False, **bounds: Any) -> Any:
-    """A field with its description and whether it is live."""
-    return Field(default=default, description=description, json_schema_extra={"live": live}, **bounds)
-
-
-class Section(BaseModel):
-    """Base of every section: unknown keys are refused, changes are validated."""
-
-    model_config = ConfigDict(extra="forbid", validate_assignment=True, validate_default=True)
-
-
 class ClusterSection(Section):
     """Who this host is and where it listens."""
 
@@ -142,66 +127,6 @@ class ClusterSection(Section):
         "lan",
         "how soon the cluster's hosts find out that one is reached by nobody, over UDP at base_port + 3: a profile that"
         " all of them share; off: this host takes no part",
-    )
-
-
-class DeclaredGpus(Section):
-    """Devices no library reports, counted on someone's word."""
-
-    vendor: GPUVendor
-    model: str = Field(min_length=1, max_length=64)
-    memory: Bytes
-    count: int = Field(default=1, ge=1, le=1024)
-
-
-class GpusSection(Section):
-    """Where the inventory comes from."""
-
-    source: str = setting(
-        "auto",
-        "auto: the vendors' libraries, else simulated:8xH100-80GB; one vendor: nvidia, amd or intel; none; or "
-        "simulated:COUNTxMODEL-MEMORY",
-        pattern=r"^(auto|nvidia|amd|intel|none|simulated:\d{1,4}x[A-Za-z0-9_.]+-\d+GB)$",
-    )
-    declared: list[DeclaredGpus] = setting(
-        [], "further devices, counted but without telemetry: a list of {vendor, model, memory, count}", max_length=64
-    )
-    probe_interval_s: float = setting(5.0, "time between readings of the devices", live=True, ge=0.5, le=3600)
-    probe_timeout_s: float = setting(
-        10.0, "a vendor library that does not answer in this time is killed with its process", ge=0.5, le=600
-    )
-    memory_watch: str = setting(
-        "end",
-        "work that has more memory of a GPU than its gpu_memory: end it, report it, or off",
-        pattern=r"^(end|report|off)$",
-        live=True,
-    )
-    memory_slack: ByteCount = setting(
-        256 * 2**20,
-        "what work may have of a GPU above its gpu_memory: drivers count their own share",
-        live=True,
-        le=2**40,
-    )
-    heat_control: str = setting(
-        "place",
-        "a GPU that is too hot: place nothing new on it; cap its power, too; or stop what runs on it, too, before it "
-        "switches itself off",
-        pattern=r"^(place|cap|stop)$",
-        live=True,
-    )
-    heat_limit_celsius: float = setting(
-        0,
-        "treat GPUs as if they slowed down at this temperature already; 0: where their drivers do",
-        live=True,
-        ge=0,
-        le=150,
-    )
-    power_budget_watts: float = setting(
-        0,
-        "what all GPUs of the cluster may draw together, the same on every host; 0: no budget",
-        live=True,
-        ge=0,
-        le=1e9,
     )
 
 

@@ -13,7 +13,8 @@ from typing import Any, Literal, get_args, get_origin
 
 from pydantic.fields import FieldInfo
 
-from .schema import FILES, Section, Settings
+from .schema import FILES, Settings
+from .section import Section
 from .variables import OTHER_VARIABLES, variable
 
 HEADS = {

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from time import time
 from typing import Any
 
-from actorgrid.configs.schema import GpusSection
+from actorgrid.configs.gpus_section import GpusSection
 from actorgrid.supervisors.runtime import Runtime, Waiter
 
 from .device import Device

@@ -11,7 +11,7 @@ from actorgrid.actors.gpu.readings import READINGS
 from actorgrid.actors.gpu.vendors.declared import declared_devices, declared_readings
 from actorgrid.actors.gpu.vendors.nvidia import traces_of_nvidia
 from actorgrid.actors.gpu.vendors.simulated import simulated_devices, simulated_readings
-from actorgrid.configs.schema import DeclaredGpus
+from actorgrid.configs.gpus_section import DeclaredGpus
 from actorgrid.errors import InvalidSetting
 
 

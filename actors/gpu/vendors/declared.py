@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Sequence
 
-from actorgrid.configs.schema import DeclaredGpus
+from actorgrid.configs.gpus_section import DeclaredGpus
 
 from ..device import Device
 from ..readings import Readings

@@ -1,0 +1,69 @@
+"""The settings of GPUs: where they come from, how they are read, and what holds work and heat within bounds."""
+
+from __future__ import annotations
+
+from pydantic import Field
+
+from actorgrid.models import Bytes, GPUVendor
+
+from .section import ByteCount, Section, setting
+
+
+class DeclaredGpus(Section):
+    """Devices no library reports, counted on someone's word."""
+
+    vendor: GPUVendor
+    model: str = Field(min_length=1, max_length=64)
+    memory: Bytes
+    count: int = Field(default=1, ge=1, le=1024)
+
+
+class GpusSection(Section):
+    """Where the inventory comes from."""
+
+    source: str = setting(
+        "auto",
+        "auto: the vendors' libraries, else simulated:8xH100-80GB; one vendor: nvidia, amd or intel; none; or "
+        "simulated:COUNTxMODEL-MEMORY",
+        pattern=r"^(auto|nvidia|amd|intel|none|simulated:\d{1,4}x[A-Za-z0-9_.]+-\d+GB)$",
+    )
+    declared: list[DeclaredGpus] = setting(
+        [], "further devices, counted but without telemetry: a list of {vendor, model, memory, count}", max_length=64
+    )
+    probe_interval_s: float = setting(5.0, "time between readings of the devices", live=True, ge=0.5, le=3600)
+    probe_timeout_s: float = setting(
+        10.0, "a vendor library that does not answer in this time is killed with its process", ge=0.5, le=600
+    )
+    memory_watch: str = setting(
+        "end",
+        "work that has more memory of a GPU than its gpu_memory: end it, report it, or off",
+        pattern=r"^(end|report|off)$",
+        live=True,
+    )
+    memory_slack: ByteCount = setting(
+        256 * 2**20,
+        "what work may have of a GPU above its gpu_memory: drivers count their own share",
+        live=True,
+        le=2**40,
+    )
+    heat_control: str = setting(
+        "place",
+        "a GPU that is too hot: place nothing new on it; cap its power, too; or stop what runs on it, too, before it "
+        "switches itself off",
+        pattern=r"^(place|cap|stop)$",
+        live=True,
+    )
+    heat_limit_celsius: float = setting(
+        0,
+        "treat GPUs as if they slowed down at this temperature already; 0: where their drivers do",
+        live=True,
+        ge=0,
+        le=150,
+    )
+    power_budget_watts: float = setting(
+        0,
+        "what all GPUs of the cluster may draw together, the same on every host; 0: no budget",
+        live=True,
+        ge=0,
+        le=1e9,
+    )
