@@ -149,7 +149,11 @@ class SchedulingSection(Section):
     )
     user_waiting_bytes_max: ByteCount = setting(256 * 2**20, "the same, of each user's", live=True, ge=2**20, le=2**40)
     retry_backoff_s: float = setting(
-        0.5, "wait before attempt n+1 is this times 2**(n-1), at most 60 s", live=True, ge=0, le=60
+        0.5,
+        "wait before attempt n+1 is this times 2**(n-1), at most 60 s, less up to a quarter",
+        live=True,
+        ge=0,
+        le=60,
     )
 
 
@@ -158,6 +162,15 @@ class PoolSection(Section):
 
     warm: int = Field(default=0, ge=0, le=1024, description="workers kept started and idle")
     max: int = Field(default=64, ge=1, le=4096, description="workers at most, busy ones included")
+    idle_s: float = Field(
+        default=300.0,
+        ge=1,
+        le=86_400,
+        description="a used one that its session has not taken again for so long is ended",
+    )
+    memory_max_bytes: ByteCount = Field(
+        default=4 * 2**30, ge=2**20, description="one that takes more when its session lets go of it is not used again"
+    )
     balancing: BalancingPolicy = Field(
         default=BalancingPolicy.LEAST_LOADED,
         description="which of a session's workers gets a task, where the client does not say",

@@ -11,7 +11,8 @@ from typing import Any
 
 import click
 
-from .show import ago, aligned, cut, span, terminal_width
+from .printing import visible
+from .show import ago, aligned, cut, size, span, terminal_width
 
 COLUMNS = ("NAME", "STATE", "PID>", "UP>", "RESTARTS>", "HANDLED>", "NOTE")
 GIVEN_UP_FIRST = ("UP>", "HANDLED>", "PID>", "RESTARTS>")
@@ -244,11 +245,33 @@ def server_lines(answer: dict[str, Any], state: bool) -> list[str]:
     lines += _pairs(pairs, width)
     for title, values in (
         ("status", inspect.get("status") or {}),
-        ("state", answer.get("attributes") if state else {}),
+        ("state", (answer.get("attributes") if state else None) or {}),
     ):
-        if values:
-            lines += [click.style(title, bold=True), *_pairs([(key, _text(one)) for key, one in values.items()], width)]
+        tables = {key: one for key, one in values.items() if _is_table(one)}
+        plain = [(key, _text(one)) for key, one in values.items() if key not in tables]
+        if plain:
+            lines += [click.style(title, bold=True), *_pairs(plain, width)]
+        for key, rows in tables.items():
+            lines += [click.style(key.replace("_", " "), bold=True), *_table(rows)]
     return lines
+
+
+def _is_table(value: Any) -> bool:
+    return isinstance(value, list) and bool(value) and all(isinstance(row, dict) for row in value)
+
+
+def _table(rows: list[dict[str, Any]]) -> list[str]:
+    """Rows of one kind as lines, with a column for each name that any of them has."""
+    names = list(dict.fromkeys(name for row in rows for name in row))
+    heads = [name.replace("_", " ").upper() for name in names]
+    cells = [[_cell(name, row.get(name)) for name in names] for row in rows]
+    return [f"  {line}" for line in aligned([heads, *cells], heads)]
+
+
+def _cell(name: str, value: Any) -> str:
+    if value is None:
+        return "-"
+    return size(value) if name.endswith("_bytes") else visible(_text(value), cell=True)
 
 
 def _text(value: Any) -> str:

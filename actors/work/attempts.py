@@ -556,7 +556,8 @@ class HostAttempts:
 
     async def _report(self, attempt: LiveAttempt, facts: AttemptEnd) -> None:
         number = number_of(attempt.directory.attempt_id)
-        delay_s = retry_delay_s(self._server.host.settings.scheduling.retry_backoff_s, number or 1)
+        backoff_s = self._server.host.settings.scheduling.retry_backoff_s
+        delay_s = retry_delay_s(backoff_s, number or 1, attempt.directory.attempt_id)
         self.ended_total[facts["outcome"]] = self.ended_total.get(facts["outcome"], 0) + 1
         command = EndAttempt(attempt.directory.attempt_id, attempt.token, **facts)
         if self.standing and attempt.had_place:

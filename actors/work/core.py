@@ -79,13 +79,21 @@ class PoolWorker:
     lease_id: str | None = None
     key: LeaseKey | None = None
     spoiled: bool = False
+    idle_since: float = 0.0
+    """When its session let go of it, where it is idle for that one."""
 
 
 class WorkerPools:
-    """All pool workers of a host. ``sizes``: pool to (kept warm, at most). Leases beyond the most wait in order."""
+    """All pool workers of a host. ``sizes``: pool to (kept warm, at most). Leases beyond the most wait in order.
 
-    def __init__(self, sizes: Mapping[str, tuple[int, int]], id_prefix: str) -> None:
+    *idle_s*: by pool, for how long a used worker stays for its session; without it for as long as there is room.
+    """
+
+    def __init__(
+        self, sizes: Mapping[str, tuple[int, int]], id_prefix: str, idle_s: Mapping[str, float] | None = None
+    ) -> None:
         self._sizes = dict(sizes)
+        self._idle_s = dict(idle_s or {})
         self._prefix = id_prefix
         self._made = 0
         self.workers: dict[str, PoolWorker] = {}
@@ -104,12 +112,17 @@ class WorkerPools:
         if lease_id and key:
             self._keys[lease_id] = (pool, key)
 
-    def tick(self) -> list[Instruction]:
-        """Start the workers missing to the warm size, and end one that is beyond it in each pool.
+    def tick(self, now: float = 0.0) -> list[Instruction]:
+        """Start the workers missing to the warm size, and end one that is beyond it in each pool, and used ones that
+        were idle for long.
 
-        Such a one was started for a lease that ended before it was ready.
+        One beyond it was started for a lease that ended before it was ready.
         """
         todo = self._fill()
+        for worker in list(self.workers.values()):
+            idle_for_s = now - worker.idle_since if worker.state == IDLE and worker.key is not None else 0.0
+            if idle_for_s > self._idle_s.get(worker.pool, idle_for_s):
+                todo.append(self._retire(worker))
         for pool, (warm, _most) in self._sizes.items():
             fresh = [each for each in self._of(pool) if each.state in (STARTING, IDLE) and each.key is None]
             idle = [each for each in fresh if each.state == IDLE]
@@ -160,12 +173,14 @@ class WorkerPools:
         worker.state = IDLE
         return self._serve(worker.pool)
 
-    def worker_idle(self, worker_id: str) -> list[Instruction]:
-        """Take note that a worker has let go of its client, as asked."""
+    def worker_idle(self, worker_id: str, now: float = 0.0) -> list[Instruction]:
+        """Take note that a worker has let go of its client, as asked. One that is spoiled is retired."""
         worker = self.workers.get(worker_id)
         if worker is None or worker.state != CLOSING:
             return []
-        worker.state = IDLE
+        if worker.spoiled:
+            return [self._retire(worker)]
+        worker.state, worker.idle_since = IDLE, now
         used = [each for each in self._of(worker.pool) if each.state == IDLE and each.key is not None]
         retired = [self._retire(each) for each in used[: max(0, len(used) - MAX_USED_IDLE)]]
         return [*retired, *self._serve(worker.pool)]

@@ -28,6 +28,7 @@ from .frame_link import FrameLink
 from .python_environment_spec import asked_of, environment_of_job
 from .shim_link import MAX_FRAME, connected_stream
 from .work_records import WorkSpec, WorkStatus, status_of
+from .worker_figures import use_of
 from .zygote_link import ZygoteLink
 
 IDLE_MAX = 32
@@ -123,6 +124,8 @@ class FunctionWorker:
         self.pid: int | None = None
         self.shim_pid: int | None = None
         self.idle_since = 0.0
+        self.started_at = server.runtime.monotonic()
+        self.calls = 0
         self.ready = Waiter()
         self.call: ServedCall | None = None
         self.on_idle: Callable[[FunctionWorker], None] = lambda _worker: None
@@ -145,6 +148,7 @@ class FunctionWorker:
             self._answer.set(False)
         taken = await self._answer
         self._answer = None
+        self.calls += taken
         if not taken:
             self.call = None
             self.hang_up()
@@ -234,6 +238,27 @@ class FunctionWorkers:
         self._closed = True
         for worker in list(self._all):
             worker.hang_up()
+
+    def rows(self) -> list[dict[str, Any]]:
+        """What each has done and takes, the oldest first."""
+        now = self._server.runtime.monotonic()
+        rows = []
+        for each in sorted(self._all, key=lambda worker: worker.started_at):
+            use = use_of(each.pid)
+            rows.append(
+                {
+                    "worker": each.worker_id,
+                    "pool": each.key.pool or "general",
+                    "state": "idle" if each in self._idle else "serving",
+                    "pid": each.pid,
+                    "age_s": round(now - each.started_at, 1),
+                    "calls": each.calls,
+                    "cpu_s": None if use is None else round(use.cpu_s, 2),
+                    "memory_bytes": None if use is None else use.rss_bytes,
+                    "memory_most_bytes": None if use is None else use.max_rss_bytes,
+                }
+            )
+        return rows
 
     def counts(self) -> tuple[int, int]:
         """How many there are, and how many of them are idle."""

@@ -50,6 +50,7 @@ from .python_environment_spec import limits_of
 from .shim_link import ShimLink
 from .work_records import WorkSpec
 from .worker_end import WorkerEnding, ending_of, has_lease, read_lease, write_lease
+from .worker_figures import PoolFigures, WorkerFigures, use_of
 from .zygote_link import ZygoteLink
 
 ATTACH_WAIT_S = 15.0
@@ -72,7 +73,9 @@ class Leases:
         sizes = {name: (getattr(pools, name).warm, getattr(pools, name).max) for name in type(pools).model_fields}
         self.workers_started_total = 0
         self.workers_lost_total = 0
-        self._pools = WorkerPools(sizes, secrets.token_hex(4))
+        idle_s = {name: getattr(pools, name).idle_s for name in sizes}
+        self._pools = WorkerPools(sizes, secrets.token_hex(4), idle_s)
+        self.figures = PoolFigures()
         self._server = server
         self._ledger = ledger
         self._zygote = zygote
@@ -132,7 +135,10 @@ class Leases:
 
     def tick(self) -> None:
         """Keep the warm sizes."""
-        self._carry_out(self._pools.tick())
+        todo = self._pools.tick(self._now())
+        idle = [each for each in todo if isinstance(each, RetireWorker) and self._is_used(each.worker_id)]
+        self.figures.idle_ended_total += len(idle)
+        self._carry_out(todo)
 
     def ensure(self, allocation: AllocationRecord) -> None:
         """Serve a lease that the ledger granted to a session here."""
@@ -217,6 +223,18 @@ class Leases:
     def workers(self) -> list[PoolWorker]:
         """The workers that there are."""
         return list(self._pools.workers.values())
+
+    def _now(self) -> float:
+        return self._server.runtime.monotonic()
+
+    def _is_used(self, worker_id: str) -> bool:
+        worker = self._pools.workers.get(worker_id)
+        return worker is not None and worker.key is not None
+
+    def rows(self) -> list[dict[str, Any]]:
+        """What each worker has done and takes, by pool and number."""
+        workers = sorted(self._pools.workers.values(), key=lambda each: (each.pool, each.number))
+        return [self.figures.row(each, self.pid_of(each.worker_id), self._now()) for each in workers]
 
     def pid_of(self, worker_id: str) -> int | None:
         """The process id of the worker."""
@@ -352,12 +370,15 @@ class Leases:
                 case StartWorker(worker_id, pool, number):
                     self._server.spawn(self._start(worker_id, pool, number))
                 case LendWorker(worker_id, lease_id):
+                    self.figures.lent(worker_id, self._now())
                     self._open(worker_id, lease_id)
                     for waiter in self._attaching.pop(lease_id, []):
                         waiter.set(None)
                 case ReclaimWorker(worker_id):
+                    self.figures.let_go(worker_id, self._now())
                     self._close(worker_id)
                 case RetireWorker(worker_id):
+                    self.figures.let_go(worker_id, self._now())
                     self._retire(worker_id)
                 case LeaseLost(lease_id, worker_id):
                     if not self._stopping:
@@ -408,6 +429,7 @@ class Leases:
             return
         self._failures = 0
         self.workers_started_total += 1
+        self.figures.workers[worker_id] = WorkerFigures(self._now())
         await self._follow(worker_id, spec)
 
     async def _follow(self, worker_id: str, spec: WorkSpec) -> None:
@@ -434,6 +456,7 @@ class Leases:
         self._credentials.remove_all(self._server.host.paths.workers_dir / worker_id)
         self._secrets.pop(worker_id, None)
         self._given.discard(worker_id)
+        self.figures.workers.pop(worker_id, None)
         for waiter in self._opening.pop(worker_id, []):
             waiter.fail(WorkerLost(f"worker {worker_id} died before it was ready"))
         self._carry_out(self._pools.worker_ended(worker_id))
@@ -504,10 +527,22 @@ class Leases:
                     waiter.set(None)
             case ["idle"]:
                 self._let_go(worker_id)
-                self._carry_out(self._pools.worker_idle(worker_id))
+                self._spoil_if_grown(worker_id)
+                self._carry_out(self._pools.worker_idle(worker_id, self._now()))
             case ["spoiled", str(why)]:
                 self._server.log.info("worker %s is not used again: %s", worker_id, why)
                 self._pools.worker_spoiled(worker_id)
+
+    def _spoil_if_grown(self, worker_id: str) -> None:
+        """Have a worker end that has let go of its client, and of too little of its memory: what leaks goes with it."""
+        worker, use = self._pools.workers.get(worker_id), use_of(self.pid_of(worker_id))
+        if worker is None or use is None:
+            return
+        most = getattr(self._server.host.settings.work.pools, worker.pool).memory_max_bytes
+        if use.rss_bytes > most:
+            self.figures.memory_ended_total += 1
+            self._server.log.info("worker %s is ended: it keeps %d bytes, of %d", worker_id, use.rss_bytes, most)
+            self._pools.worker_spoiled(worker_id)
 
     def _close(self, worker_id: str) -> None:
         self._credentials.remove_all(self._server.host.paths.workers_dir / worker_id)

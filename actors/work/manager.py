@@ -384,6 +384,8 @@ class WorkerManager(LedgerFollower):
             "attempts_adopted_total": float(self._attempts.adopted_total),
             "workers_started_total": float(self._leases.workers_started_total),
             "workers_lost_total": float(self._leases.workers_lost_total),
+            "workers_idle_ended_total": float(self._leases.figures.idle_ended_total),
+            "workers_memory_ended_total": float(self._leases.figures.memory_ended_total),
             "functions_served_total": float(self._attempts.functions.served_total),
             "function_workers_started_total": float(self._attempts.functions.started_total),
             "zygote_restarts_total": float(self._zygote.restarts),
@@ -408,6 +410,7 @@ class WorkerManager(LedgerFollower):
         return {
             "attempts": sorted(self._attempts.live),
             "workers": workers,
+            "each_worker": [*self._leases.rows(), *self._attempts.functions.rows()],
             "leases": self._leases.known(),
             "zygote_pid": self._zygote.pid,
             "containment": None if self._zygote.containment is None else self._zygote.containment.to_plain(),

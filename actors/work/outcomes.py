@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from zlib import crc32
+
 from actorgrid.endings import end_of, for_want_of_memory, how_it_ended, last_lines
 from actorgrid.errors import (
     ActorGridError,
@@ -19,6 +21,7 @@ from .container_endings import failure_of_runtime
 from .work_records import AttemptEnd, WorkSpec, WorkStatus
 
 RETRY_MAX_S = 60.0
+RETRY_JITTER = 0.25
 STDERR_TAIL_BYTES = 2048
 MAKE_ENVIRONMENT, START_CONTAINER = "make the Python environment", "start the container"
 """What the child of a shim says that it cannot do, where that has an error of its own."""
@@ -31,9 +34,13 @@ ASKED_TO_END = (PREEMPTED, GANG, SUPERSEDED, GIVEN_BACK)
 """What keeps an attempt from being begun, and is told when that was in time."""
 
 
-def retry_delay_s(backoff_s: float, number: int) -> float:
-    """Seconds to wait after attempt *number*: the backoff, doubled each time, at most a minute."""
-    return min(RETRY_MAX_S, backoff_s * 2.0 ** min(number - 1, 30))
+def retry_delay_s(backoff_s: float, number: int, attempt_id: str = "") -> float:
+    """Seconds to wait after attempt *number*: the backoff, doubled each time, at most a minute.
+
+    Less up to a quarter, by the id of the attempt: what failed together does not come again together.
+    """
+    part = crc32(attempt_id.encode()) / 2**32 if attempt_id else 0.0
+    return min(RETRY_MAX_S, backoff_s * 2.0 ** min(number - 1, 30)) * (1.0 - RETRY_JITTER * part)
 
 
 def outcome_of(spec: WorkSpec, status: WorkStatus, stderr_tail: bytes, result: JobResult | None) -> AttemptEnd:

@@ -151,3 +151,27 @@ def test_a_worker_started_for_a_lease_that_ended_meanwhile_does_not_stay() -> No
     made.worker_ended(worker)
     made.worker_ready(warm)
     assert made.tick() == [], "the warm ones stay"
+
+
+def test_a_used_worker_that_its_session_does_not_take_again_is_ended_in_time() -> None:
+    made = WorkerPools({"general": (0, 4)}, "x", {"general": 10.0})
+    (worker,) = started(made.lease_granted("L1", "general", CPU))
+    made.worker_ready(worker)
+    assert made.tick(1_000.0) == [], "a leased one is not idle"
+    assert made.lease_ended("L1") == [ReclaimWorker(worker)]
+    made.worker_idle(worker, 1_000.0)
+    assert made.tick(1_010.0) == []
+    assert made.lease_granted("L2", "general", CPU) == [LendWorker(worker, "L2")]
+    made.lease_ended("L2")
+    made.worker_idle(worker, 1_020.0)
+    assert made.tick(1_030.0) == [], "it counts from when it was let go of last"
+    assert made.tick(1_030.5) == [RetireWorker(worker)]
+
+
+def test_a_worker_that_was_spoiled_while_it_let_go_is_retired_and_not_kept_for_nobody() -> None:
+    made = pools()
+    (worker,) = started(made.lease_granted("L1", "general", CPU))
+    made.worker_ready(worker)
+    assert made.lease_ended("L1") == [ReclaimWorker(worker)]
+    made.worker_spoiled(worker)
+    assert made.worker_idle(worker) == [RetireWorker(worker)]

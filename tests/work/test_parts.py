@@ -166,6 +166,10 @@ def test_every_ending_has_its_outcome(
 
 def test_the_wait_before_a_retry_doubles_up_to_a_minute() -> None:
     assert [retry_delay_s(0.5, number) for number in (1, 2, 3, 20, 10_000)] == [0.5, 1.0, 2.0, 60.0, 60.0]
+    # Of many that failed together each waits for a time of its own, the same whoever counts it.
+    apart = [retry_delay_s(10.0, 1, f"job{number}.1") for number in range(200)]
+    assert apart == [retry_delay_s(10.0, 1, f"job{number}.1") for number in range(200)]
+    assert 7.5 <= min(apart) < 7.7 and 9.8 < max(apart) <= 10.0 and len(set(apart)) == 200
 
 
 def test_only_the_newest_reported_attempts_are_kept_and_inputs_of_waiting_jobs(tmp_path: Path) -> None:

@@ -259,6 +259,22 @@ def test_a_cpu_worker_goes_back_for_its_session_only(rig: Rig) -> None:
     assert rig.lease("L3", session_id="mine")["worker_id"] == first["worker_id"]
 
 
+def test_a_worker_that_keeps_too_much_memory_is_ended_when_its_session_lets_go(make_rig) -> None:  # type: ignore[no-untyped-def]
+    rig = make_rig(work__pools__general__memory_max_bytes=150 * 2**20)
+    manager = rig.start_manager()
+    grant = rig.lease("L1", session_id="mine")
+    with RawClient(grant) as client:
+        client.welcome()
+        kept = "len(__import__('builtins').__dict__.setdefault('kept', bytearray(b'x' * (200 * 2**20))))"
+        assert client.call(eval, kept) == 200 * 2**20
+        row = next(each for each in manager.status()["each_worker"] if each["worker"] == grant["worker_id"])
+        assert (row["pool"], row["state"], row["lease"], row["leases"]) == ("general", "leased", "L1", 1)
+        assert row["memory_bytes"] > 200 * 2**20 and row["cpu_s"] > 0
+    rig.release("L1")
+    rig.node.run_until(lambda: manager.metrics()["workers_memory_ended_total"] == 1, what="it is ended")
+    assert rig.lease("L2", session_id="mine")["worker_id"] != grant["worker_id"]
+
+
 def test_a_dead_worker_gives_its_lease_back(rig: Rig) -> None:
     grant = rig.lease("L1", [0])
     with RawClient(grant) as client:
