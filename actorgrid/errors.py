@@ -18,6 +18,7 @@
       * CyclicGraph
       * MissingProducer
       * UnsatisfiableCost
+    - NotATerminal
   + ConfigError
     - MalformedConfig
     - UnknownSetting
@@ -33,6 +34,7 @@
     - ObjectLost
     - NotARegularFile
     - NoSuchChild
+    - PortNotOpen
   + WrongToken
   + NotAllowed
   + TrustError
@@ -67,6 +69,7 @@
     - HostsTooOld
     - NotAVoter
     - WrongState
+      * JobNotRunning
     - LockHeld
       * LockTimeout
     - LockLost
@@ -279,6 +282,10 @@ class UnsatisfiableCost(InvalidGraph):
     """A step of a graph needs what no host could give it; ``details`` name the step and a path to it."""
 
 
+class NotATerminal(BadRequest):
+    """A terminal is needed, of the job or of the person, where there is none."""
+
+
 class ConfigError(ActorGridError):
     """The configuration is refused; nothing was changed."""
 
@@ -351,6 +358,10 @@ class NotARegularFile(NotFound):
 
 class NoSuchChild(NotFound):
     """The supervisor has no child of that id."""
+
+
+class PortNotOpen(NotFound):
+    """The job does not listen on that port."""
 
 
 class WrongToken(ActorGridError):
@@ -510,6 +521,10 @@ class NotAVoter(LedgerRefused):
 
 class WrongState(LedgerRefused):
     """The job or allocation is not in a state that allows the command."""
+
+
+class JobNotRunning(WrongState):
+    """Nothing of the job runs just now: it waits, is being prepared, or has ended."""
 
 
 class LockHeld(LedgerRefused):

@@ -14,9 +14,10 @@ side, and then both send segments, beginning with what the other lacks::
     END    nothing: the stream is over, both ways
 
 Nothing here is taken twice or left out, however often connections break. Bytes in, bytes out; no socket here. Held are
-``WINDOW_BYTES`` at most that the other side has not confirmed, and what the connection has not taken of them; and of
-what came, no more than that before it is taken. So a side may read its connections always, which it has to: one that
-waited with that until its user reads could wait for ever, if the user writes first and the confirmations lie unread.
+a window (``WINDOW_BYTES``) at most that the other side has not confirmed, and what the connection has not taken of
+them; and of what came, no more than that before it is taken. So a side may read its connections always, which it has
+to: one that waited with that until its user reads could wait for ever, if the user writes first and the confirmations
+lie unread.
 """
 
 from __future__ import annotations
@@ -32,8 +33,8 @@ from .frames import HEADER_BYTES, FrameDecoder, encode_frame
 VERSION = 1
 WINDOW_BYTES = 4 * 2**20
 PIECE_BYTES = 64 * 1024
-ACK_BYTES = WINDOW_BYTES // 16
-"""How much comes before it is confirmed."""
+ACKS_OF_A_WINDOW = 16
+"""A side confirms what has come each time that it is such a part of the window."""
 ID_CHARS = 32
 FIRST_FRAME_BYTES = 16 * 1024
 """The first frame of a connection is no longer."""
@@ -101,9 +102,13 @@ def take_first_frame(came: bytearray) -> list[Any] | None:
 
 
 class KeptStream:
-    """One side of a stream, over all its connections. ``out`` is what the present connection is to be given."""
+    """One side of a stream, over all its connections. ``out`` is what the present connection is to be given.
 
-    def __init__(self) -> None:
+    *window_bytes*: how much may be under way, each way; the same on both sides.
+    """
+
+    def __init__(self, window_bytes: int = WINDOW_BYTES) -> None:
+        self._window = window_bytes
         self.out = bytearray()
         self.received = 0
         """How much has come, and was taken: what the other side is told."""
@@ -136,7 +141,7 @@ class KeptStream:
     @property
     def room(self) -> int:
         """How many bytes ``write`` takes now."""
-        return 0 if self._end_wanted else max(0, WINDOW_BYTES - self._size)
+        return 0 if self._end_wanted else max(0, self._window - self._size)
 
     def write(self, data: bytes | memoryview) -> int:
         """Take as much of *data* as there is room for; gives how much."""
@@ -194,8 +199,8 @@ class KeptStream:
             if kind == DATA:
                 found.append(bytes(held[start:at_end]))
                 self._untaken += size
-                if self._untaken > WINDOW_BYTES:
-                    raise MalformedBody("a kept stream sends more than its window", asked=f"{WINDOW_BYTES} bytes")
+                if self._untaken > self._window:
+                    raise MalformedBody("a kept stream sends more than its window", asked=f"{self._window} bytes")
             elif kind == ACK:
                 self._confirm(_COUNT.unpack_from(held, start)[0])
             else:
@@ -208,7 +213,7 @@ class KeptStream:
         """Say that *count* more bytes of what ``feed`` gave are where no broken connection reaches them."""
         self._untaken -= count
         self.received += count
-        if self.received - self._told >= ACK_BYTES:
+        if self.received - self._told >= self._window // ACKS_OF_A_WINDOW:
             self._told = self.received
             self.out += _HEAD.pack(ACK, _COUNT.size) + _COUNT.pack(self.received)
 

@@ -58,6 +58,8 @@ COMMANDS: dict[str, dict[str, tuple[str, str]]] = {
         ),
         "ps": ("jobs:ps", "List jobs."),
         "logs": ("logs:command", "Print a job's output."),
+        "exec": ("exec:command", "Run another command inside a running job; its output and exit status are yours."),
+        "port": ("port:command", "Lead a port of this machine to a port on which a running job listens."),
         "get": ("get:command", "Fetch files that a job kept (run --out, submit --out)."),
         "cancel": ("jobs:cancel", "Cancel jobs, waiting or running."),
         "wait": ("wait:command", "Wait until jobs have ended."),
@@ -156,7 +158,7 @@ class Commands(click.Group):
         except click.ClickException as error:
             code = _show_usage_error(error, call.json or _asks_json(given))
         except ActorGridError as error:
-            code = _show_error(error, call.json)
+            code = show_error(error, call.json)
         except (click.Abort, KeyboardInterrupt):
             _tell("interrupted")
             code = INTERRUPTED_CODE
@@ -177,7 +179,8 @@ def _tell(text: str) -> None:
     say(text, err=True, color=False if os.environ.get("NO_COLOR") else None)
 
 
-def _show_error(error: ActorGridError, as_json: bool) -> int:
+def show_error(error: ActorGridError, as_json: bool) -> int:
+    """Show an error as every command does; gives the exit code that it stands for."""
     if as_json:
         say_json({"error": error.to_dict()})
         return error.exit_code

@@ -56,7 +56,7 @@ def _isolation(_ctx: click.Context, _parameter: click.Parameter, value: str | No
     return isolation_s
 
 
-def _variables(_ctx: click.Context, _parameter: click.Parameter, values: tuple[str, ...]) -> dict[str, str]:
+def variables(_ctx: click.Context, _parameter: click.Parameter, values: tuple[str, ...]) -> dict[str, str]:
     """``NAME=VALUE``, or ``NAME`` alone for its value here; the last of equal names counts."""
     found = {}
     for value in values:
@@ -135,7 +135,7 @@ _OPTIONS = [
         help="It goes on so long on a host that is cut off, and starts elsewhere only then.",
     ),
     click.option(
-        "--env", "env", callback=_variables, multiple=True, metavar="K=V", help="A variable; K alone: as it is here."
+        "--env", "env", callback=variables, multiple=True, metavar="K=V", help="A variable; K alone: as it is here."
     ),
     click.option(
         "--env-from-me/--no-env-from-me",

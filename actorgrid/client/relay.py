@@ -27,8 +27,10 @@ from actorgrid.errors import (
     PeerGone,
     WrongToken,
 )
+from actorgrid.transports.channel_frames import WINDOW_BYTES as CHANNEL_BYTES
+from actorgrid.transports.kept_stream import WINDOW_BYTES
 from actorgrid.transports.peer.limits import Refusal
-from actorgrid.transports.peer.relay_end import CLIENT_LIMITS, STREAMS_MAX, UPGRADE, WORKER, RelayEnd
+from actorgrid.transports.peer.relay_end import CLIENT_LIMITS, JOB, STREAMS_MAX, UPGRADE, WORKER, RelayEnd
 from actorgrid.transports.peer.session import LinkDown
 
 from .relay_loop import LoopTimer, RelayLoop
@@ -74,8 +76,12 @@ class Relay:
         """A socket to a lease's worker, at once; it may turn out to lead nowhere."""
         return self._open(WORKER, {"lease_id": lease_id}, secret)
 
-    def _open(self, target: str, head: dict[str, Any], secret: str) -> RelayedSocket:
-        made = RelayedSocket(self._loop, target, head, secret)
+    def open_job(self, attempt_id: str, secret: str) -> RelayedSocket:
+        """A channel to a job's attempt, at once; it may turn out to lead nowhere."""
+        return self._open(JOB, {"attempt_id": attempt_id}, secret, CHANNEL_BYTES)
+
+    def _open(self, target: str, head: dict[str, Any], secret: str, window_bytes: int = WINDOW_BYTES) -> RelayedSocket:
+        made = RelayedSocket(self._loop, target, head, secret, window_bytes)
         with self._lock:
             if not self._started:
                 self._started = True

@@ -1,4 +1,5 @@
-"""One worker that a client reaches through a relay, over all the connections that it takes. In the relay's thread."""
+"""One worker, or channel of a job, that a client reaches through a relay, over all the connections that it takes. In
+the relay's thread."""
 
 from __future__ import annotations
 
@@ -22,7 +23,7 @@ from actorgrid.errors import (
     WrongToken,
     error_from_dict,
 )
-from actorgrid.transports.kept_stream import ID_CHARS, KeptStream, encode_keep, take_first_frame
+from actorgrid.transports.kept_stream import ID_CHARS, WINDOW_BYTES, KeptStream, encode_keep, take_first_frame
 from actorgrid.transports.peer.calls import Bytes, Stream
 from actorgrid.transports.peer.relay_end import RelayEnd
 
@@ -61,7 +62,9 @@ class CarryingStream(Protocol):
 class RelayedSocket:
     """A socket that leads to a worker. ``sock`` is the user's end of a pair: it reads the end when all is over."""
 
-    def __init__(self, loop: RelayLoop, target: str, head: dict[str, Any], secret: str) -> None:
+    def __init__(
+        self, loop: RelayLoop, target: str, head: dict[str, Any], secret: str, window_bytes: int = WINDOW_BYTES
+    ) -> None:
         self._inner, self.sock = socket.socketpair()
         self._inner.setblocking(False)
         self.failure: ActorGridError | TransportError | None = None
@@ -78,7 +81,7 @@ class RelayedSocket:
         self._head = head
         self._secret = secret
         self._id = secrets.token_hex(ID_CHARS // 2)
-        self._kept = KeptStream()
+        self._kept = KeptStream(window_bytes)
         self._stream: CarryingStream | None = None
         self._answered = False  # whether the worker has taken the present connection
         self._first_in = bytearray()  # what came before that

@@ -65,7 +65,8 @@ class FetchResult:
 
 @dataclass(frozen=True, slots=True)
 class OpenRelay:
-    """Make a local socket that leads to the worker of a session's lease on another host. Answer: its path."""
+    """Make a local socket that leads to the worker of a session's lease on another host, or to the channels of an
+    attempt there, by its id. Answer: its path."""
 
     host_id: str
     lease_id: str

@@ -1,7 +1,8 @@
 """Sessions' workers on other hosts: a local socket for each lease, and a stream to its worker for each client.
 
 A client sees a worker's socket as ever. On the worker's host, the stream is joined to the socket that the worker
-listens on; the secret between client and worker goes through unread, and is checked by the worker.
+listens on; the secret between client and worker goes through unread, and is checked by the worker. The channels of a
+job (work/job_channels.py) are come to in the same way, by the id of its attempt instead of a lease's.
 Bounds: ``RELAYS_MAX`` leases, ``PIPES_MAX`` connections.
 """
 

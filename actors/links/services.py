@@ -40,6 +40,7 @@ from ..work.messages import (
     AttachLease,
     DetachLease,
     EndAllWork,
+    FindChannel,
     FindWorker,
     LeaseOutput,
     ObjectStoreWanted,
@@ -95,6 +96,7 @@ class Services:
             "attach_lease": self._attach_lease,
             "detach_lease": self._detach_lease,
             "find_worker": self._find_worker,
+            "find_channel": self._find_channel,
             "start_delay": self._start_delay,
             "worker_end": self._worker_end,
             "output_files": self._output_files,
@@ -341,6 +343,13 @@ class Services:
         """Have the worker of a lease be there for streams of other hosts, also after this server began anew."""
         lease_id = _text(fields, "lease_id")
         self._relays.serves(lease_id, await self._server.call("worker_manager", FindWorker(lease_id), FIND_S))
+
+    async def _find_channel(self, _asker: str, fields: Fields) -> Fields:
+        """Have the channels of an attempt be there for streams of other hosts; answer what is to be said there."""
+        attempt_id = _text(fields, "attempt_id")
+        found: Fields = await self._server.call("worker_manager", FindChannel(attempt_id), FIND_S)
+        self._relays.serves(attempt_id, str(found["path"]))
+        return {"secret": found["secret"], "terminal": found["terminal"]}
 
     async def _detach_lease(self, _asker: str, fields: Fields) -> None:
         lease_id = _text(fields, "lease_id")

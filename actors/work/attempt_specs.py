@@ -105,6 +105,8 @@ def attempt_spec(
             "folder": str(paths.attempts_dir / attempt_id),
             "gpus": by_vendor(devices, allocation["gpu_uuids"]),
         }
+    if job.get("pty"):
+        spec["pty"] = True
     environment = environment_of_job(job)
     if environment:
         asked = asked_of(environment, paths, settings)

@@ -19,7 +19,8 @@ from typing import NamedTuple
 from actorgrid.container_words import RUNTIMES, ContainerWish, Mount
 from actorgrid.errors import ContainerFailed
 
-from .linux import MARK_ATTEMPT, MARK_HOST
+from .linux import MARK_ATTEMPT, MARK_HOST, namespaces_apart
+from .process_tree import environment_of
 from .work_records import WorkSpec
 
 OFF = "off"
@@ -177,6 +178,46 @@ def in_container(spec: WorkSpec) -> list[str]:
     if runtime.name == "apptainer":
         spec["env"] |= apptainer_variables(spec["env"], variables_inside(spec["env"]))
     return container_command(runtime, wish, spec, host["name"], host["gpus"])
+
+
+class CommandInside(NamedTuple):
+    """How another command is run in the container of a running job."""
+
+    command: list[str]
+    inside_pid: int
+    """A process in whose user and mount namespaces it is run; 0: the runtime sees to it."""
+    env: dict[str, str] | None
+    """Its variables; ``None``: as of the job."""
+
+
+def command_inside(
+    spec: WorkSpec,
+    command: Sequence[str],
+    added: Mapping[str, str],
+    outside_pid: int,
+    pids: Iterable[int],
+    *,
+    has_terminal: bool,
+) -> CommandInside:
+    """How *command* is run in the container of *spec*. Raises ContainerFailed.
+
+    *added*: variables beyond those of the job. The container's processes are among *pids*; *outside_pid* is one that is
+    kept as the job is, and in no container.
+    """
+    host = spec["container"]
+    runtime = find_runtime(host["wish"].get("runtime", ""), host["allowed"], spec["env"].get("PATH", os.defpath))
+    if runtime.name != "apptainer":
+        words = ["exec", "--interactive", *(["--tty"] if has_terminal else []), "--workdir", spec["cwd"]]
+        words += [word for name in added for word in ("--env", name)]  # its value from the environment of the runtime
+        return CommandInside([runtime.path, *words, host["name"], *command], 0, None)
+    # It has no command for that; a container of it is a mount namespace, and without root a user namespace.
+    for pid in pids:
+        try:
+            if namespaces_apart(pid, outside_pid, ("mnt",)):
+                return CommandInside(list(command), pid, {**environment_of(pid), **added})
+        except OSError:
+            continue  # it has ended
+    raise ContainerFailed("the job's container has not begun, or has ended", asked=spec["id"])
 
 
 class ContainerRemoval:

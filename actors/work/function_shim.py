@@ -36,6 +36,7 @@ from .output import times_of
 from .process_state import ProcessState, reset_peak, state_and_use
 from .process_tree import descendants
 from .shim import Shim
+from .shim_channels import OpenWork
 from .shim_sockets import WorkerSocket
 from .work_records import ServedCallSpec, WorkSpec, WorkStatus, call_of
 from .worker_process import worker_draft
@@ -65,8 +66,9 @@ class FunctionShim(Shim):
         listener: socket.socket,
         deadline: float,
         containment: Containment,
+        channels: socket.socket | None = None,
     ) -> None:
-        super().__init__(directory, spec, listener, deadline, containment)
+        super().__init__(directory, spec, listener, deadline, containment, channels)
         self._call: _Call | None = None
         self._served = 0
         self._began: ProcessState | None = None
@@ -154,6 +156,12 @@ class FunctionShim(Shim):
     def _changed_modules(self) -> bool:
         return any(_facts_of(path) != facts for path, facts in self._modules.items())
 
+    def _open_work(self) -> OpenWork | None:
+        call = self._call
+        if call is None or super()._open_work() is None:
+            return None
+        return self._open_work_of(call.directory.attempt_id, call.spec, call.spec["env"])
+
     # -- while it runs, and its end
 
     def _state(self) -> list[Any]:
@@ -232,6 +240,8 @@ class FunctionShim(Shim):
 
     def _close(self, call: _Call, status: WorkStatus, again: bool) -> None:
         """Close what a call had, once its status is there."""
+        if self._channels is not None:
+            self._channels.close_all()
         self._call = None
         for stream, path in zip(self._streams, (self._dir.stdout, self._dir.stderr), strict=True):
             stream.redirect(open_to_write(self._dir.path, path.name, os.O_APPEND), self._spec["max_output_bytes"])

@@ -17,6 +17,7 @@ _libc.prctl.argtypes = [ctypes.c_int, ctypes.c_ulong, ctypes.c_ulong, ctypes.c_u
 _libc.prctl.restype = ctypes.c_int
 
 _libc.unshare.argtypes = [ctypes.c_int]
+_libc.setns.argtypes = [ctypes.c_int, ctypes.c_int]
 _libc.mount.argtypes = [ctypes.c_char_p, ctypes.c_char_p, ctypes.c_char_p, ctypes.c_ulong, ctypes.c_char_p]
 _libc.capset.argtypes = [ctypes.c_void_p, ctypes.c_void_p]
 _libc.timerfd_create.argtypes = [ctypes.c_int, ctypes.c_int]
@@ -69,6 +70,24 @@ def _checked(answer: int) -> int:
 def unshare(flags: int) -> None:
     """Leave namespaces; for CLONE_NEWPID, our children will be in the new one. Raises OSError."""
     _checked(_libc.unshare(flags))
+
+
+def open_namespace(pid: int, name: str) -> int:
+    """A descriptor of the namespace of that name (``user``, ``pid``, ``mnt``) of a process. Raises OSError."""
+    return os.open(f"/proc/{pid}/ns/{name}", os.O_RDONLY | os.O_CLOEXEC)
+
+
+def enter_namespace(fd: int) -> None:
+    """Enter a namespace, and close its descriptor; of one of pids, our children will be in it. Raises OSError."""
+    try:
+        _checked(_libc.setns(fd, 0))
+    finally:
+        os.close(fd)
+
+
+def namespaces_apart(pid: int, other: int, names: Iterable[str]) -> list[str]:
+    """Those of the named kinds of namespaces in which two processes are not together. Raises OSError."""
+    return [name for name in names if os.readlink(f"/proc/{pid}/ns/{name}") != os.readlink(f"/proc/{other}/ns/{name}")]
 
 
 def mount(source: str, target: str, kind: str | None, flags: int) -> None:

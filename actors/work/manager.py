@@ -50,6 +50,7 @@ from .messages import (
     EndAllWork,
     EndOverdrawn,
     EndOverheated,
+    FindChannel,
     FindWorker,
     LeaseOutput,
     ListAttempts,
@@ -220,6 +221,10 @@ class WorkerManager(LedgerFollower):
     @handles(FindWorker)
     def _find_worker(self, request: FindWorker) -> str:
         return self._leases.socket_of(request.lease_id)
+
+    @handles(FindChannel)
+    def _find_channel(self, request: FindChannel) -> dict[str, Any]:
+        return self._attempts.channel_of(request.attempt_id)
 
     @handles(DetachLease)
     async def _detach_lease(self, request: DetachLease) -> None:

@@ -23,6 +23,16 @@ class FindWorker:
 
 
 @dataclass(frozen=True, slots=True)
+class FindChannel:
+    """Ask where people come to an attempt that runs on this host. Answer: a FoundChannel, as plain values.
+
+    Raises JobNotRunning when it does not run here (any more), NotSupported when it was started by an earlier version.
+    """
+
+    attempt_id: str
+
+
+@dataclass(frozen=True, slots=True)
 class DetachLease:
     """End a session lease: its worker lets go of the devices first, and only then is the lease released.
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import os
 import time
+from collections.abc import Callable
 
 from .attempt_dir import AttemptDir
 from .output_times import OutputTimes
@@ -16,10 +17,18 @@ FULL_DISK_RETRY_S = 0.5
 class OutputStream:
     """A pipe and its bounded file, by descriptors that are closed here. ``dropped`` counts what was not kept.
 
-    *times* notes when what came; ``None``: nobody does.
+    The pipe may be our end of a terminal. *times* notes when what came; ``None``: nobody does. *heard* gets all that
+    came, also what is not kept.
     """
 
-    def __init__(self, pipe: int, file: int, max_bytes: int, times: OutputTimes | None = None) -> None:
+    def __init__(
+        self,
+        pipe: int,
+        file: int,
+        max_bytes: int,
+        times: OutputTimes | None = None,
+        heard: Callable[[bytes], None] = lambda _data: None,
+    ) -> None:
         self.pipe: int | None = pipe
         self.dropped = 0
         self.blocked_until = 0.0
@@ -29,20 +38,22 @@ class OutputStream:
         self._written = 0
         self._times = times
         self._file = file
+        self._heard = heard
         os.set_blocking(pipe, False)
+
+    @property
+    def kept(self) -> int:
+        """How much of what came is in the file."""
+        return min(self._written, self._max)
 
     def drain(self, now: float) -> bool:
         """Carry one read into the file; ``False`` when there is nothing to read now (or the disk is full)."""
         if self.pipe is None or not self._write(now):
             return False
-        try:
-            data = os.read(self.pipe, READ_BYTES)
-        except BlockingIOError:
-            return False
+        data = self._read(self.pipe)
         if not data:
-            os.close(self.pipe)
-            self.pipe = None
             return False
+        self._heard(data)
         kept = data[: self._room]
         self._room -= len(kept)
         cut = len(data) - len(kept)
@@ -58,15 +69,24 @@ class OutputStream:
         self._pending, self.blocked_until = b"", 0.0
         if self.pipe is None:
             return False
-        try:
-            data = os.read(self.pipe, READ_BYTES)
-        except BlockingIOError:
-            return False
+        data = self._read(self.pipe)
         self.dropped += len(data)
-        if not data:
-            os.close(self.pipe)
-            self.pipe = None
         return bool(data)
+
+    def _read(self, pipe: int) -> bytes:
+        """One read of the pipe, which is closed at its end; empty when there is nothing now."""
+        try:
+            data = os.read(pipe, READ_BYTES)
+        except BlockingIOError:
+            return b""
+        except OSError as error:
+            if error.errno != errno.EIO:  # so a terminal ends
+                raise
+            data = b""
+        if not data:
+            os.close(pipe)
+            self.pipe = None
+        return data
 
     def redirect(self, file: int, max_bytes: int, times: OutputTimes | None = None) -> None:
         """Write to another *file* from here on, with a count and *times* of its own; the one before is closed, and what

@@ -74,6 +74,13 @@ def living(pids: list[int]) -> list[int]:
     return [fact.pid for fact in facts if fact is not None and fact.state not in "ZX"]
 
 
+def environment_of(pid: int) -> dict[str, str]:
+    """The variables that a process was started with. Raises OSError."""
+    with open(f"/proc/{pid}/environ", "rb") as file:
+        pairs = (entry.partition(b"=") for entry in file.read().split(b"\0") if entry)
+    return {os.fsdecode(name): os.fsdecode(value) for name, _, value in pairs}
+
+
 def tree_rss_bytes(pid: int) -> int:
     """Resident memory of all descendants of *pid*; pages that they share count once for each.
 

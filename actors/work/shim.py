@@ -11,6 +11,8 @@ Control socket (frames; the first must be ["hello", token])::
     ["renew", deadline]  ["stop", reason, grace_s]  ["limits", memory_bytes]  ["worker", frame]     from the agent
     ["state", {"pid"}]  ["worker", frame]                                                 to the agent
 
+People come to the work over channels, at a socket of their own (job_channels.py).
+
 (A shim whose worker serves many function jobs, one after another, has more of them: function_shim.py.)
 
 The status it leaves (``status.msgpack``)::
@@ -58,14 +60,26 @@ from .containment import (
 )
 from .groups import FreezerGroup, KillGroup, group_name
 from .guard import GuardLink, SharedDeadline
+from .job_channels import channel_path
+from .job_terminal import JobTerminal
 from .limits import writable_cgroup
 from .linux import MARK_HOST, BootTimer, adopt_orphans, boot_seconds
 from .oom_kills import OomKillsSince
 from .output import FULL_DISK_RETRY_S, OutputStream, times_of
 from .pid_namespace import Init
 from .pid_namespace import enter as enter_pid_namespace
-from .process_tree import children_of, descendants, kill_descendants, living, send, start_ticks, tree_rss_bytes
+from .process_tree import (
+    children_of,
+    descendants,
+    environment_of,
+    kill_descendants,
+    living,
+    send,
+    start_ticks,
+    tree_rss_bytes,
+)
 from .python_environment_spec import hold_python_environment
+from .shim_channels import OpenWork, ShimChannels
 from .shim_child import LONG_STEP, Body, ChildEnds, ShimChild
 from .shim_sockets import AgentSockets, WorkerSocket, listen
 from .work_records import WorkSpec, WorkStatus
@@ -77,6 +91,8 @@ KILL_AGAIN_S = 0.01
 DRAIN_PATIENCE_S = 10.0  # how long output of a dead tree waits for room on a full disk
 GUARD_AGAIN_S = 1.0
 INIT_PID = 1  # inside of its namespace
+CHANNEL_KINDS = ("command", "function", "functions")
+"""The kinds of work that people may come to: jobs. Workers of sessions have none."""
 
 
 class Shim:
@@ -89,6 +105,7 @@ class Shim:
         listener: socket.socket,
         deadline: float,
         containment: Containment,
+        channels: socket.socket | None = None,
     ) -> None:
         self._dir = directory
         self._spec = spec
@@ -105,6 +122,9 @@ class Shim:
         self._poll = select.poll()
         self._child = 0
         self._agents = AgentSockets(listener, self._poll, spec["token"], self._state, self._obey, self._agent_gone)
+        self._channels = None if channels is None else ShimChannels(channels, self._poll, self._open_work)
+        self._terminal: JobTerminal | None = None
+        self._env: dict[str, str] = spec["env"]
         self._deadline = deadline
         self._timeout_at = float("inf")
         self._memory_bytes: int = spec["memory_bytes"]
@@ -143,6 +163,8 @@ class Shim:
         self._poll.register(self._timer.fd, select.POLLIN)
         # After the start: whoever connects is told the pid of what runs.
         self._agents.listen()
+        if self._channels is not None:
+            self._channels.listen()
         if not self._prepares:
             self._begin_time()
         while not self._finished():
@@ -151,7 +173,10 @@ class Shim:
 
     def _begin_time(self) -> None:
         """Let the limits count: from when the work itself begins, not what is done for it before."""
-        self._prepares = False
+        if self._prepares:
+            self._prepares = False
+            with suppress(OSError):  # it has ended: nobody comes to it
+                self._env = environment_of(self._child)
         if self._spec["timeout_s"] is not None:
             self._timeout_at = time.monotonic() + self._spec["timeout_s"]
         if isinstance(self._group, KillGroup) and self._memory_bytes:
@@ -199,7 +224,12 @@ class Shim:
             inherited = [*inherited, child_control]
         # Before the work runs, which could put something else there. It gets neither: both are closed when it starts.
         files = [open_to_write(self._dir.path, path.name, os.O_APPEND) for path in (self._dir.stdout, self._dir.stderr)]
-        ends = ChildEnds(out_write, err_write, fault_write, inherited)
+        if self._spec.get("pty") and self._channels is not None:
+            for fd in (out_read, out_write):
+                os.close(fd)
+            self._channels.terminal = self._terminal = JobTerminal()
+            out_read, out_write = self._terminal.ours, self._terminal.theirs
+        ends = ChildEnds(out_write, err_write, fault_write, inherited, self._terminal is not None)
         if self._containment.kind == "pid_namespace":
             self._start_in_namespace(body, ends)
         if self._init is None:
@@ -208,15 +238,18 @@ class Shim:
             if self._child == 0:
                 self._own_child().run(body, shim_pid, ends)
         # Our own ends first: with one of them open here, the read below would not end.
-        for fd in (out_write, err_write, fault_write):
+        for fd in (*([] if self._terminal is not None else [out_write]), err_write, fault_write):
             os.close(fd)
         for end in inherited:
             end.close()
         limit = self._spec["max_output_bytes"]
+        heard = (lambda _data: None) if self._terminal is None else self._terminal.wrote
         self._streams = [
-            OutputStream(pipe, file, limit, times)
+            OutputStream(pipe, file, limit, times, heard)
             for pipe, file, times in zip((out_read, err_read), files, times_of(self._dir), strict=True)
         ]
+        if self._terminal is not None:
+            self._terminal.keep_in(self._dir, lambda: self._streams[0].kept)
         for stream in self._streams:
             self._poll.register(stream.pipe or 0, select.POLLIN)
         self._faults = fault_read
@@ -288,6 +321,8 @@ class Shim:
                 if stream.pipe is not None and not stream.blocked_until:
                     self._poll.register(stream.pipe, select.POLLIN)
         self._reap()
+        if self._channels is not None:
+            self._channels.turn(now)
 
     def _wait_ms(self, now: float) -> int:
         until = 60.0
@@ -303,6 +338,8 @@ class Shim:
             until = min(until, FULL_DISK_RETRY_S)
         if self._guard is not None and self._guard.socket is None:
             until = min(until, GUARD_AGAIN_S)
+        if self._channels is not None:
+            until = min(until, self._channels.wait_s())
         # Rounded up: cut off, the wait would end just before its time, with nothing to do yet.
         return max(0, int(until * 1000) + 1)
 
@@ -328,6 +365,8 @@ class Shim:
             return
         elif self._worker is not None and fd == self._worker.fileno():
             self._read_worker(self._worker)
+        elif self._channels is not None and self._channels.ready(fd):
+            return
         else:
             for stream in self._streams:
                 if stream.pipe == fd:
@@ -350,12 +389,16 @@ class Shim:
             elif pid == self._child and self._init is None:
                 self._usage = usage
                 self._first_ended(status)
+            elif self._channels is not None:
+                self._channels.child_ended(pid, status, time.monotonic())
 
     def _first_ended(self, status: int) -> None:
         """Deal with the end of the command or worker itself."""
         # First: what ended after its deadline was isolated, whatever its exit code says.
         self._look_at_clock()
         self._status = status
+        if self._terminal is not None:
+            self._terminal.work_has_ended()
         if not self._reason:
             self._reason = "exited"
         # What it left running goes too: an attempt that ended holds nothing.
@@ -420,6 +463,8 @@ class Shim:
 
     def _finish(self) -> None:
         self._drain()
+        if self._channels is not None:
+            self._channels.close_all()
         if self._kill_at < float("inf"):
             remove_container(self._spec)  # what was to end with its client, and is not one of its processes
         for stream in self._streams:
@@ -499,12 +544,25 @@ class Shim:
     def _carry(self, stream: OutputStream) -> bool:
         """Pass on some of what the work wrote, or let go of it when it wrote too late."""
         self._look_at_clock()
-        return stream.discard() if self._late else stream.drain(time.monotonic())
+        carried = stream.discard() if self._late else stream.drain(time.monotonic())
+        if self._terminal is not None and self._channels is not None:
+            self._channels.terminal_wrote()
+        return carried
 
     # -- the agent and the worker
 
     def _state(self) -> list[Any]:
         return ["state", {"pid": self._child}]
+
+    def _open_work(self) -> OpenWork | None:
+        """The work that people may come to now."""
+        if self._status is not None or self._late or self._reason:
+            return None
+        return self._open_work_of(self._dir.attempt_id, self._spec, self._env)
+
+    def _open_work_of(self, attempt_id: str, spec: WorkSpec, env: dict[str, str]) -> OpenWork:
+        init_pid = 0 if self._init is None else self._init.pid
+        return OpenWork(attempt_id, spec, env, self._group, init_pid, not self._prepares)
 
     def _agent_gone(self, _token: str) -> None:
         """Go on alone: the lease bounds how long."""
@@ -575,12 +633,16 @@ def run_shim(folder: str, ready: int, deadline: float, containment: Containment)
     if place is not None:
         sockets.append(place["socket_path"])
         inherited.append(listen(sockets[-1]))
+    channels = None
+    if spec["kind"] in CHANNEL_KINDS:
+        sockets.append(channel_path(spec["control_path"]))
+        channels = listen(sockets[-1])
     os.write(ready, msgpack.packb(os.getpid()))
     os.close(ready)
     from .function_shim import FunctionShim
 
     kind = FunctionShim if spec["kind"] == "functions" else Shim
-    kind(directory, spec, listener, deadline, containment).run(worker_body, inherited)
+    kind(directory, spec, listener, deadline, containment, channels).run(worker_body, inherited)
     for name in sockets:
         try:
             os.unlink(name)

@@ -16,6 +16,7 @@ from actorgrid.errors import ActorGridError
 from .containers import in_container
 from .groups import FreezerGroup, KillGroup
 from .guard import SharedDeadline
+from .job_terminal import be_controlled_by, take_signals
 from .limits import limit_process
 from .linux import MARK_HOST, boot_seconds, close_all_but, die_with_parent, mark
 from .outcomes import MAKE_ENVIRONMENT, START_CONTAINER
@@ -42,6 +43,8 @@ class ChildEnds(NamedTuple):
     """On which it says what it cannot do; closed once it is at its work."""
     sockets: list[socket.socket]
     """Of a worker."""
+    has_terminal: bool = False
+    """Whether ``out`` is one, and standard input and error as well."""
 
 
 class ShimChild(NamedTuple):
@@ -62,13 +65,17 @@ class ShimChild(NamedTuple):
             signal.set_wakeup_fd(-1)
             for number in (signal.SIGCHLD, signal.SIGTERM, signal.SIGPIPE):
                 signal.signal(number, signal.SIG_DFL)
-            os.setpgid(0, 0)
+            if ends.has_terminal:
+                take_signals()
+                be_controlled_by(ends.out)
+            else:
+                os.setpgid(0, 0)
             if self.group is not None:
                 self.group.enter()
             limit_process()
             step = "open standard input"
-            stdin = os.open(spec["stdin"] or os.devnull, os.O_RDONLY)
-            for source, target in ((stdin, 0), (ends.out, 1), (ends.err, 2)):
+            stdin = ends.out if ends.has_terminal else os.open(spec["stdin"] or os.devnull, os.O_RDONLY)
+            for source, target in ((stdin, 0), (ends.out, 1), (ends.out if ends.has_terminal else ends.err, 2)):
                 os.dup2(source, target)
             # Where the process goes on in another Python, that has to find the deadline anew.
             deadline_fd = self.deadline.fd if ends.sockets else -1

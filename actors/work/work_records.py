@@ -158,6 +158,8 @@ class WorkSpec(TypedDict):
     outputs: NotRequired[OutputsSpec]
     container: NotRequired[ContainerSpec]
     objects: NotRequired[StoreSpec]
+    pty: NotRequired[bool]
+    """Whether the command has a terminal."""
     attempts_dir: NotRequired[str]
     """For ``functions``: the folder of the attempts that it serves."""
     calls_max: NotRequired[int]
@@ -284,6 +286,10 @@ def _number(value: Any) -> bool:
     return (type(value) is int or type(value) is float) and 0 <= value <= WHOLE_MAX  # a NaN is not
 
 
+def _truth(value: Any) -> bool:
+    return value is True or value is False
+
+
 def _texts(value: Any) -> bool:
     return type(value) is list and all(type(each) is str for each in value)
 
@@ -375,6 +381,7 @@ _SPEC_MAY = {
         {"wish": is_container, "allowed": _text, "mounts": _texts, "name": _text, "folder": _text, "gpus": _text_lists}
     ),
     "objects": _map(_STORE),
+    "pty": _truth,
     "attempts_dir": _text,
     "calls_max": _whole,
 }

@@ -34,6 +34,7 @@ from actorgrid.actors.work.messages import (
     AttachLease,
     DetachLease,
     EndAllWork,
+    FindChannel,
     FindWorker,
     LeaseOutput,
     ReportObjects,
@@ -80,6 +81,7 @@ CALLS: dict[str, dict[str, Any]] = {
         "resources": {"cpu_milli": 100, "gpu_count": 1, "gpu_milli": 500, "gpu_models": ["H100"]},
     },
     "find_worker": {"lease_id": "l1"},
+    "find_channel": {"attempt_id": "j.1"},
     "attach_lease": {"lease_id": "l1"},
     "detach_lease": {"lease_id": "l1"},
     "restart": {"by": "me"},
@@ -129,6 +131,11 @@ class Everyone(Server):
     def _find_worker(self, request: FindWorker) -> str:
         self._texts(request)
         return "/nowhere"
+
+    @handles(FindChannel)
+    def _find_channel(self, request: FindChannel) -> dict[str, Any]:
+        self._texts(request)
+        return {"path": "/nowhere", "secret": "s", "terminal": False}
 
     @handles(AttachLease)
     def _attach(self, request: AttachLease) -> dict[str, Any]:

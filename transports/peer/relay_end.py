@@ -1,4 +1,4 @@
-"""One end of a relay: streams between a client on another machine and the workers of a cluster, over one connection.
+"""One end of a relay: streams between a client on another machine and the work of a cluster, over one connection.
 
 The connection is an HTTP one that was upgraded, so who is at the other end, and that nobody else hears it, was seen
 to before the first byte of this. Frames, streams and their bounds are those of links between hosts (session.py), of
@@ -22,8 +22,8 @@ from .session import LinkDown, PeerSession
 
 UPGRADE = "actorgrid-relay/1"
 """What the connection is upgraded to, in both heads."""
-WORKER, ACTOR = "worker", "actor"
-"""Whom a stream leads to; its head is msgpack: {"lease_id"}, {"actor_id"}."""
+WORKER, ACTOR, JOB = "worker", "actor", "job"
+"""Whom a stream leads to; its head is msgpack: {"lease_id"}, {"actor_id"}, {"attempt_id"}."""
 STREAMS_MAX = 256
 GATEWAY_LIMITS = PeerLimits(
     streams_max=STREAMS_MAX, stream_window_bytes=2**20, stream_unsent_bytes=2**20, compress=False

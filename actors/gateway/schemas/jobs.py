@@ -26,6 +26,24 @@ class EditRequest(RequestBody):
     )
 
 
+class ChannelQuery(RequestBody):
+    """Which member of a gang."""
+
+    rank: int = Field(default=0, ge=0, le=255, description="of a gang: this member")
+
+
+class ChannelAnswer(AnswerBody):
+    """Where a running job is come to: what a stream of ``/api/relay`` to it names, and its client says there."""
+
+    job_id: str
+    attempt_id: str
+    attempt: int
+    host: str
+    secret: str
+    terminal: bool
+    """Whether the job has a terminal of its own, to attach to."""
+
+
 class JobEdited(AnswerBody):
     """What the job has now."""
 

@@ -48,6 +48,7 @@ WORK_MAY = frozenset(
         ("POST", "/api/jobs/cancel"),
         ("POST", "/api/jobs/{job_id}/cancel"),
         ("POST", "/api/jobs/{job_id}/retry"),
+        ("POST", "/api/jobs/{job_id}/channel"),
         ("GET", "/api/jobs/{job_id}/why"),
         ("GET", "/api/jobs/{job_id}/logs"),
         ("GET", "/api/jobs/{job_id}/result"),

@@ -1,8 +1,9 @@
 """Relays: streams of clients on other machines to workers, each over one HTTP connection that was upgraded.
 
-A stream is joined to the socket on which the worker of a lease listens, or, where that is on another host, to this
-host's way there. What goes over it is between the client and the worker: nothing is read here. The client goes on
-over another connection, of any host, where this one breaks (transports/kept_stream.py).
+A stream is joined to the socket on which the worker of a lease listens, or the shim of a job for those who come to
+that; or, where that is on another host, to this host's way there. What goes over it is between the client and the
+worker: nothing is read here. The client goes on over another connection, of any host, where this one breaks
+(transports/kept_stream.py).
 
 Bounds: ``RELAYS_MAX`` connections, ``STREAMS_OF_ALL_MAX`` streams, those whose worker is being looked for counted, and
 of each stream what its windows hold, or ``FIRST_BYTES_MAX`` before its worker is found; no worker is read while the
@@ -22,10 +23,11 @@ from typing import TYPE_CHECKING, Any
 import msgpack
 from aiohttp import web
 
-from actorgrid.actors.ledger.record_types import AllocationRecord
+from actorgrid.actors.cluster.messages import GetJob
+from actorgrid.actors.ledger.record_types import AllocationRecord, JobRecord
 from actorgrid.actors.links.messages import AskHost, OpenRelay
 from actorgrid.actors.links.pipe import Pipe
-from actorgrid.actors.work.messages import FindWorker
+from actorgrid.actors.work.messages import FindChannel, FindWorker
 from actorgrid.errors import (
     ActorDown,
     ActorGridError,
@@ -39,7 +41,7 @@ from actorgrid.errors import (
 )
 from actorgrid.transports.peer.calls import Stream
 from actorgrid.transports.peer.limits import Refusal
-from actorgrid.transports.peer.relay_end import GATEWAY_LIMITS, UPGRADE, WORKER, RelayEnd
+from actorgrid.transports.peer.relay_end import GATEWAY_LIMITS, JOB, UPGRADE, WORKER, RelayEnd
 
 if TYPE_CHECKING:
     from .application import GatewayApp
@@ -54,6 +56,9 @@ FIRST_BYTES_MAX = 64 * 1024
 FIND_S = 5.0
 CATCH_UP_S = 5.0
 PROVE_AGAIN_S = 5.0
+CHANNEL_PATHS_MAX = 256
+CHANNEL_PATH_GOOD_S = 5.0
+"""A browser opens many connections to a port of a job, one after the other."""
 
 log = logging.getLogger("actorgrid.gateway")
 
@@ -155,8 +160,8 @@ class WorkerRelay(RelayEnd, asyncio.Protocol):
         return len(self._opening)
 
     def _stream_came(self, stream: Stream) -> None:
-        if stream.target != WORKER:
-            raise NotSupported("a relay leads to no such thing", asked=stream.target[:80], found=WORKER)
+        if stream.target not in (WORKER, JOB):
+            raise NotSupported("a relay leads to no such thing", asked=stream.target[:80], found=f"{WORKER}, {JOB}")
         head = _read_head(stream.head)
         if self._relays.streams >= STREAMS_OF_ALL_MAX:
             raise Overloaded("this host relays its maximum of streams", found=f"{STREAMS_OF_ALL_MAX}")
@@ -180,7 +185,10 @@ class WorkerRelay(RelayEnd, asyncio.Protocol):
 
     async def _lead(self, stream: Stream, head: dict[str, Any], first: bytearray) -> None:
         try:
-            path = await self._relays.worker_path(str(head.get("lease_id")), self.only)
+            if stream.target == JOB:
+                path = await self._relays.channel_path(str(head.get("attempt_id")), self.only)
+            else:
+                path = await self._relays.worker_path(str(head.get("lease_id")), self.only)
             try:
                 local = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_NONBLOCK | socket.SOCK_CLOEXEC)
             except OSError as error:
@@ -209,6 +217,7 @@ class WorkerRelays:
         self._closed = False
         self._ticks: asyncio.TimerHandle | None = None
         self._prove_at_s = 0.0
+        self._channel_paths: dict[str, tuple[str, float]] = {}  # with until when it is not asked for anew
         self.loop: AsyncioNetLoop
         self.opened_total = 0
 
@@ -294,16 +303,46 @@ class WorkerRelays:
         await bridge.call("links", AskHost(host_id, "find_worker", {"lease_id": lease_id}, FIND_S), FIND_S + 1)
         return str(await bridge.call("links", OpenRelay(host_id, lease_id), FIND_S))
 
-    async def _allocation(self, lease_id: str) -> AllocationRecord:
+    async def channel_path(self, attempt_id: str, only: str | None) -> str:
+        """The socket on this host that leads to the channels of an attempt.
+
+        Raises UnknownAllocation when it is over, NotAllowed, JobNotRunning, and what asking another host raises.
+        """
+        allocation = await self._allocation(attempt_id, "attempt")
+        if only is not None:
+            asked = GetJob(allocation["owner"]["job_id"])
+            job: JobRecord = await self._app.bridge.call("cluster_manager", asked, FIND_S)
+            if only != str(job["user_id"]):
+                found = f"this job or task has the rights of user {only}"
+                raise NotAllowed("the job is another user's", asked=attempt_id[:80], found=found)
+        now_s = asyncio.get_running_loop().time()
+        path, good_until_s = self._channel_paths.get(attempt_id, ("", 0.0))
+        if now_s >= good_until_s:
+            path = await self._find_channel(attempt_id, allocation["host"])
+            if len(self._channel_paths) >= CHANNEL_PATHS_MAX:
+                self._channel_paths.clear()
+            self._channel_paths[attempt_id] = path, now_s + CHANNEL_PATH_GOOD_S
+        return path
+
+    async def _find_channel(self, attempt_id: str, host_id: str) -> str:
+        bridge = self._app.bridge
+        if host_id == str(self._app.host.host_id):
+            here: dict[str, Any] = await bridge.call("worker_manager", FindChannel(attempt_id), FIND_S)
+            return str(here["path"])
+        await bridge.call("links", AskHost(host_id, "find_channel", {"attempt_id": attempt_id}, FIND_S), FIND_S + 1)
+        return str(await bridge.call("links", OpenRelay(host_id, attempt_id), FIND_S))
+
+    async def _allocation(self, lease_id: str, owner: str = "session") -> AllocationRecord:
         ledger = self._app.ledger
         found = ledger.allocations.get(lease_id)
         if found is None:  # in this copy: it was granted a moment ago, or we have just started, or it is gone
             await self._app.bridge.run(lambda: ledger.catch_up(CATCH_UP_S), CATCH_UP_S, "a lease")
             found = ledger.allocations.get(lease_id)
         if found is None:
-            raise UnknownAllocation("there is no such lease (any more)", asked=lease_id[:80])
-        if found["owner"]["kind"] != "session":
-            raise BadRequest("the grant is no session's", asked=lease_id[:80])
+            what = "lease" if owner == "session" else "attempt of a job"
+            raise UnknownAllocation(f"there is no such {what} (any more)", asked=lease_id[:80])
+        if found["owner"]["kind"] != owner:
+            raise BadRequest(f"the grant is no {owner}'s", asked=lease_id[:80])
         return found
 
 
