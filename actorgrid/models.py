@@ -325,6 +325,7 @@ class TaskRequest(Resources):
     )
     environment: str | None = Field(default=None, pattern=_SHA256, description="as /api/environments gave it")
     container: ContainerRequest | None = Field(default=None, description="for kind=command: run it in there")
+    pty: bool = Field(default=False, description="for kind=command: give it a terminal, which people attach to")
     outputs: list[OutputPath] = Field(
         default_factory=list,
         max_length=OUTPUTS_MAX,
@@ -348,6 +349,8 @@ class TaskRequest(Resources):
             raise ValueError("a job with a working directory has no cwd, and a function no standard input beside it")
         if self.container is not None and (self.kind != "command" or self.environment is not None):
             raise ValueError("a container is for commands, and brings its own Python: no function, no environment")
+        if self.pty and (self.kind != "command" or self.stdin is not None):
+            raise ValueError("a terminal is for commands, which read it: no function, no standard input beside it")
         if self.kind == "command" and any("\0" in part for part in self.command):
             raise ValueError("a command holds a NUL byte")
         return self
@@ -481,6 +484,7 @@ class Job(AnswerBody):
     labels: dict[str, Any] = {}
     environment: str | None = None
     outputs: list[str] = []
+    pty: bool = False
     error: dict[str, Any] | None = None
     attempts: list[Attempt] = []
     unconfirmed: str | None = None

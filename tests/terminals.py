@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import pty
+import select
+import struct
 import subprocess
+import termios
+import time
 from collections.abc import Callable, Mapping, Sequence
 
 
@@ -29,3 +34,81 @@ def seen_on_terminal(
         os.close(ours)
         process.wait(60)
     return seen.decode().replace("\r\n", "\n")
+
+
+class Typist:
+    """Somebody at a terminal in which *command* runs: reads until something is there, types, looks how it was left."""
+
+    def __init__(
+        self, command: Sequence[str], environment: Mapping[str, str], size: tuple[int, int] = (30, 100)
+    ) -> None:
+        self._ours, self._theirs = pty.openpty()
+        self.resize(size)
+        self._before = termios.tcgetattr(self._theirs)
+        self.seen = b""
+        self._process = subprocess.Popen(
+            command,
+            stdin=self._theirs,
+            stdout=self._theirs,
+            stderr=self._theirs,
+            env=environment,
+            preexec_fn=self._be_controlled,
+            start_new_session=True,
+        )
+
+    @property
+    def pid(self) -> int:
+        """Of the command."""
+        return self._process.pid
+
+    @staticmethod
+    def _be_controlled() -> None:
+        fcntl.ioctl(0, termios.TIOCSCTTY, 0)
+
+    def resize(self, size: tuple[int, int]) -> None:
+        """Give the terminal so many rows and columns."""
+        fcntl.ioctl(self._ours, termios.TIOCSWINSZ, struct.pack("HHHH", *size, 0, 0))
+
+    def type(self, text: str) -> None:
+        """Type, as it is."""
+        os.write(self._ours, text.encode())
+
+    def until(self, text: str, timeout_s: float = 60.0) -> str:
+        """Read until *text* has come, which counts as read then; gives all before it and itself."""
+        deadline = time.monotonic() + timeout_s
+        while text.encode() not in self.seen:
+            left_s = deadline - time.monotonic()
+            if left_s <= 0 or not select.select([self._ours], [], [], left_s)[0]:
+                raise AssertionError(f"{text!r} did not come: {self.seen!r}")
+            self._read()
+        at = self.seen.index(text.encode()) + len(text.encode())
+        found, self.seen = self.seen[:at], self.seen[at:]
+        return found.decode(errors="replace")
+
+    def end(self, timeout_s: float = 60.0) -> int:
+        """The exit status, when the command has ended; all that it still said is in ``seen``."""
+        deadline = time.monotonic() + timeout_s
+        while self._process.poll() is None:
+            if time.monotonic() > deadline:
+                raise AssertionError(f"it has not ended: {self.seen!r}")
+            if select.select([self._ours], [], [], 0.05)[0]:
+                self._read()
+        while select.select([self._ours], [], [], 0)[0]:
+            self._read()
+        return int(self._process.returncode)
+
+    @property
+    def is_as_before(self) -> bool:
+        """Whether the terminal is in the modes that it had at first."""
+        return termios.tcgetattr(self._theirs) == self._before
+
+    def close(self) -> None:
+        """Take the terminal away."""
+        if self._process.poll() is None:
+            self._process.kill()
+        self._process.wait(60)
+        os.close(self._ours)
+        os.close(self._theirs)
+
+    def _read(self) -> None:
+        self.seen += os.read(self._ours, 65536)

@@ -49,8 +49,8 @@ class ChannelSession:
         self._left: int | None = None
         self.has_begun = False
         self.begun: ChannelBegun | None = None
-        self.shown = 0
-        """How many bytes of output were shown."""
+        self.at = 0
+        """Of a job's terminal: up to where its output was shown, or is known to be gone."""
 
     def run(self) -> ChannelEnding:
         """Go on until it ends. Raises SessionLeft, KeyboardInterrupt (for the second Ctrl-C where keys are not raw),
@@ -95,12 +95,14 @@ class ChannelSession:
             match event:
                 case ChannelBegun():
                     self.begun = event
+                    self.at = int(event.fields.get("at", 0))
                 case ChannelOutput(stream, data):
                     target = sys.stderr.buffer if stream == "err" else sys.stdout.buffer
                     target.write(data)
                     target.flush()
-                    self.shown += len(data)
+                    self.at += len(data)
                 case OutputMissed(count):
+                    self.at += count
                     self.tell(f"{count} bytes of output are not kept any more, and are not shown")
 
     def tell(self, text: str) -> None:

@@ -58,6 +58,7 @@ COMMANDS: dict[str, dict[str, tuple[str, str]]] = {
         ),
         "ps": ("jobs:ps", "List jobs."),
         "logs": ("logs:command", "Print a job's output."),
+        "attach": ("attach:command", "Have the terminal of a job that was started with --pty here."),
         "exec": ("exec:command", "Run another command inside a running job; its output and exit status are yours."),
         "port": ("port:command", "Lead a port of this machine to a port on which a running job listens."),
         "get": ("get:command", "Fetch files that a job kept (run --out, submit --out)."),

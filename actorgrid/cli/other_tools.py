@@ -30,7 +30,7 @@ COMMANDS = {
     **dict.fromkeys(("sinfo", "nodes", "node", "machines"), _HOSTS),
     "scontrol": "`actorgrid why JOB`, `actorgrid hosts`, `actorgrid drain HOST`",
     **dict.fromkeys(("describe", "explain"), "`actorgrid why JOB`"),
-    **dict.fromkeys(("log", "attach", "tail"), "`actorgrid logs -f JOB`"),
+    **dict.fromkeys(("log", "tail"), "`actorgrid logs -f JOB`"),
     **dict.fromkeys(("info", "health", "cluster"), "`actorgrid status`"),
     **dict.fromkeys(("cordon", "disable"), "`actorgrid drain HOST`"),
     **dict.fromkeys(
@@ -40,7 +40,7 @@ COMMANDS = {
 }
 """Words that are no commands, and what does it here."""
 
-_TERMINAL = "jobs have no terminal; --stdin sends our standard input"
+_TERMINAL = "--pty gives the job a terminal, which is ours; --stdin sends our standard input"
 _FILES = "a job sees the host's files as they are; --cwd DIR says where it runs"
 _WHERE = "a job goes where there is room; what it needs says where: --gpu-model, --gpus, --memory"
 

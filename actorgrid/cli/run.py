@@ -13,11 +13,13 @@ import click
 from actorgrid.endings import how_it_ended
 from actorgrid.errors import BodyTooLarge, HostUnreachable, ResultGone, WrongState
 
+from .attach import TerminalAttendance, detach_keys_option
 from .call import CommandContext, host_options, pass_call
 from .printing import say
 from .work import request, work_options
 
 if TYPE_CHECKING:
+    from .detach_keys import DetachKeys
     from .follow import JobFollower
 
 MAX_STDIN_BYTES = 32 * 2**20
@@ -30,11 +32,22 @@ SPINNER = "|/-\\"
 @click.command(context_settings={"allow_interspersed_args": False})
 @work_options
 @click.option("--stdin", "send_stdin", is_flag=True, help="Send our standard input (at most 32 MiB) to the command.")
+@click.option("--pty", is_flag=True, help="Give it a terminal, and have that here: actorgrid run --pty -- bash.")
 @click.option("-d", "--detach", is_flag=True, help="Print the job's id and leave.")
+@detach_keys_option
 @host_options
 @click.argument("words", metavar="-- CMD [ARGS]...", nargs=-1, required=True)
 @pass_call
-def command(call: CommandContext, /, words: tuple[str, ...], send_stdin: bool, detach: bool, **options: Any) -> int:
+def command(
+    call: CommandContext,
+    /,
+    words: tuple[str, ...],
+    send_stdin: bool,
+    pty: bool,
+    detach: bool,
+    keys: DetachKeys,
+    **options: Any,
+) -> int:
     """Run a command as a job; its output and exit status are yours.
 
     \b
@@ -43,18 +56,30 @@ def command(call: CommandContext, /, words: tuple[str, ...], send_stdin: bool, d
 
     Exits as the command did (128+n when signal n killed it, 124 at its time limit, 130 when cancelled). Ctrl-C
     cancels the job, Ctrl-C again leaves it to itself. Lines of a gang's members begin with their rank. What --out
-    names is fetched when the job has ended. If the agent restarts meanwhile, the job and this command go on. With
-    --json the job's output goes to stderr, and the ended job is the document on stdout.
+    names is fetched when the job has ended. With --pty, Ctrl-C and Ctrl-Z are the job's, and Ctrl-] d leaves it to
+    itself: actorgrid attach has its terminal again. If the agent restarts meanwhile, the job and this command go on.
+    With --json the job's output goes to stderr, and the ended job is the document on stdout.
     """
+    if pty:
+        _check_terminal(call, send_stdin, detach, options)
     stdin = _read_stdin() if send_stdin else None
     wanted = request(call, list(words), stdin, **options)
+    if pty:
+        wanted["pty"] = True
     # Sent twice it is still one job: the id is ours.
     accepted = call.http.post("/api/jobs", wanted, repeat=True)
     job_id = accepted["job_id"]
     if detach:
         call.answer(accepted, job_id)
         return 0
-    job = _attend(call, job_id, options["gang"])
+    if pty:
+        attended = TerminalAttendance(call, job_id, keys, on_interrupt=lambda: _cancel_waiting(call, job_id))
+        ended = attended.run()
+        if ended is None:
+            return attended.left_with
+        job = ended
+    else:
+        job = _attend(call, job_id, options["gang"])
     code = exit_code(job)
     fetched: dict[str, Any] = {}
     if options["outputs"]:
@@ -67,6 +92,24 @@ def command(call: CommandContext, /, words: tuple[str, ...], send_stdin: bool, d
     elif job["state"] != "succeeded":
         say(f"actorgrid: {ending(job)}", err=True)
     return code
+
+
+def _check_terminal(call: CommandContext, send_stdin: bool, detach: bool, options: dict[str, Any]) -> None:
+    """Look whether a terminal can be given and had; puts what it is into the job's variables. Raises NotATerminal."""
+    from .own_terminal import check_terminal, terminal_variables
+
+    if send_stdin:
+        raise click.UsageError("--pty and --stdin both say what the command reads: give one of them")
+    if not detach:
+        if call.json:
+            raise click.UsageError("a terminal is no document: --json with --pty takes --detach as well")
+        check_terminal("leave --pty out; or say --detach, and actorgrid attach JOB where there is one")
+    options["env"] = {**terminal_variables(), **options["env"]}
+
+
+def _cancel_waiting(call: CommandContext, job_id: str) -> None:
+    say(f"actorgrid: cancelling {job_id} (again to leave it to itself)", err=True)
+    _cancel(call, job_id, lambda text: say(f"actorgrid: {text}", err=True))
 
 
 def _outputs(call: CommandContext, job_id: str, in_place: bool) -> dict[str, Any]:

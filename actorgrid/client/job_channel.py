@@ -79,7 +79,7 @@ class ChannelOutput(NamedTuple):
 class OutputMissed(NamedTuple):
     """So many bytes of a terminal's output are not kept any more, and were not read in time."""
 
-    count: int
+    size: int
 
 
 class OutputEnd(NamedTuple):
@@ -209,5 +209,5 @@ def _event(frame: list[Any]) -> ChannelEvent:
         case ["over", dict(fields)]:
             return parse_ending(fields)
         case ["failed", dict(record)]:
-            raise error_from_dict(record)  # type: ignore[arg-type]
+            raise error_from_dict(record)
     raise MalformedBody("the job's host says what is no frame of a channel", found=str(frame[0])[:40])

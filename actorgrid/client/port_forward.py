@@ -1,7 +1,7 @@
 """A port of this machine (loopback) that leads to a port of a running job, on whichever host that is.
 
-One thread, that of ``run``. Each connection is a channel of its own. Bounds: ``CONNECTIONS_MAX`` at once, others wait to
-be taken; of each, one read of either side waits here, and what a channel's window holds.
+One thread, that of ``run``. Each connection is a channel of its own. Bounds: ``CONNECTIONS_MAX`` at once, others wait
+to be taken; of each, one read of either side waits here, and what a channel's window holds.
 """
 
 from __future__ import annotations

@@ -122,8 +122,16 @@ JOB_CHECKS: dict[str, Check] = {
     "outputs": is_outputs,
     "container": is_container,
     "labels": is_labels,
+    "pty": is_truth,
 }
-JOB_FIELDS_SINCE: dict[str, int] = {"annotations": 3, "environment": 7, "outputs": 7, "container": 7, "labels": 9}
+JOB_FIELDS_SINCE: dict[str, int] = {
+    "annotations": 3,
+    "environment": 7,
+    "outputs": 7,
+    "container": 7,
+    "labels": 9,
+    "pty": 9,
+}
 """The version that a field of ``JOB_CHECKS`` came with, where that is not 1: a command with such a job carries it. A
 record has it only where it was given. In entries of a lower version it is kept as it is, as the hosts of then did, and
 may be anything."""

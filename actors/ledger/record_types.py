@@ -247,6 +247,8 @@ class JobRecord(TypedDict):
     """The paths that are kept when an attempt ends, relative to its directory."""
     container: NotRequired[ContainerWish]
     """The container that its command runs in."""
+    pty: NotRequired[bool]
+    """Whether its command has a terminal, which people attach to."""
     taken: NotRequired[int]
     """The attempt whose late success is the job's."""
     graph: NotRequired[GraphFacts]

@@ -122,7 +122,8 @@ def _docker(
     gpus: Mapping[str, Sequence[str]],
 ) -> list[str]:
     words = ["run", "--rm", "--name", name, "--network", "host", "--workdir", spec["cwd"]]
-    words += ["--interactive"] if spec.get("stdin") else []
+    words += ["--interactive"] if spec.get("stdin") or spec.get("pty") else []
+    words += ["--tty"] if spec.get("pty") else []
     words += ["--memory", str(spec["memory_bytes"])] if spec.get("memory_bytes") else []
     if runtime == "docker":
         words += ["--user", f"{os.getuid()}:{os.getgid()}"]  # what it writes is the work's, not root's

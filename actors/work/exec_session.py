@@ -15,6 +15,7 @@ from contextlib import suppress
 
 from actorgrid.errors import BadRequest, Overloaded
 from actorgrid.transports.channel_frames import (
+    JOB_ENDED,
     ChannelEnding,
     ClientFrame,
     ExecCommand,
@@ -56,6 +57,8 @@ class ExecSession:
         self._sources: dict[int, str] = {}
         self.hung_up_at: float | None = None
         self.status: int | None = None
+        self.work_has_ended = False
+        """Whether the job's own work ended before, and so ends this."""
         self._ended_at = 0.0
         self._late_bytes = 0
         theirs: list[int] = []
@@ -69,7 +72,7 @@ class ExecSession:
             else:
                 pipes = [os.pipe2(os.O_CLOEXEC) for _ in range(3)]
                 theirs = [pipes[0][0], pipes[1][1], pipes[2][1]]
-                files = ExecFiles(*theirs, False)
+                files = ExecFiles(theirs[0], theirs[1], theirs[2], False)
                 self._input, self._sources = pipes[0][1], {pipes[1][0]: OUT, pipes[2][0]: ERR}
                 for fd in (self._input, *self._sources):
                     os.set_blocking(fd, False)
@@ -179,7 +182,7 @@ class ExecSession:
             return
         code = os.WEXITSTATUS(status) if os.WIFEXITED(status) else None
         number = os.WTERMSIG(status) if os.WIFSIGNALED(status) else None
-        channel.finish(ChannelEnding(code, number).frame())
+        channel.finish(ChannelEnding(code, number, JOB_ENDED if self.work_has_ended else "").frame())
 
     def _read(self, fd: int, channel: Channel) -> bool:
         """Send some of what it has written; ``False`` when there is nothing, or no room."""
@@ -264,6 +267,11 @@ class ExecSessions:
         session = ExecSession(child, wish, channel)
         self._sessions[session.pid] = session
         return session
+
+    def work_has_ended(self) -> None:
+        """Take note that the job's own work has ended, or is told to: what ends now ends with it."""
+        for session in self._sessions.values():
+            session.work_has_ended = True
 
     def ended(self, pid: int, status: int, now: float) -> Channel | None:
         """Take note of the end of a process; gives the channel that has something to say, if it was one of these."""

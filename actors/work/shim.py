@@ -445,9 +445,13 @@ class Shim:
             kill_descendants(os.getpid())
 
     def _terminate(self, grace_s: float) -> None:
+        if self._channels is not None:
+            self._channels.work_has_ended()
         if self._kill_at == float("inf"):
             for pid in {*self._enclosure.members(), *([] if self._init else living(descendants(os.getpid())))}:
                 send(pid, signal.SIGTERM)
+                if self._terminal is not None:
+                    send(pid, signal.SIGHUP)  # its terminal goes, which is what shells end for
                 # One that is stopped takes the SIGTERM only when it goes on.
                 send(pid, signal.SIGCONT)
         self._kill_at = min(self._kill_at, time.monotonic() + grace_s)

@@ -85,6 +85,10 @@ class ShimChannels:
             for channel in list(self.terminal.attached):
                 self._channels.go_on(channel)
 
+    def work_has_ended(self) -> None:
+        """Take note that the work has ended, or is told to end."""
+        self._execs.work_has_ended()
+
     def close_all(self) -> None:
         """End all channels, as the work has ended."""
         self.terminal_wrote()

@@ -30,7 +30,11 @@ class ChannelClient:
         self._decoder = FrameDecoder()
         self.socket = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         self.socket.settimeout(30)
-        self.socket.connect(self._found["path"])
+        try:
+            self.socket.connect(self._found["path"])
+        except OSError:
+            self.socket.close()
+            raise
         self.socket.sendall(encode_keep(self._found["secret"], self._id, self._stream.received))
         came = bytearray()
         while (frame := take_first_frame(came)) is None:
@@ -52,7 +56,11 @@ class ChannelClient:
         self.send_bytes(encode_frame(list(frame)))
 
     def send_bytes(self, data: bytes) -> None:
-        assert self._stream.write(data) == len(data)
+        while self._stream.room < len(data):
+            came = self.socket.recv(65536)
+            assert came, "hung up on"
+            self._feed(came)
+        self._stream.write(data)
         self._flush()
 
     def frame(self) -> list[Any]:

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import os
+import socket
+import sys
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -17,10 +21,13 @@ from actorgrid.errors import (
     NotATerminal,
     Overloaded,
     PeerRefused,
+    PortNotOpen,
 )
 from actorgrid.transports.channel_frames import (
+    AskPorts,
     AttachToTerminal,
     ChannelPurpose,
+    ConnectToPort,
     ExecCommand,
     TerminalSize,
 )
@@ -170,3 +177,123 @@ def test_what_cannot_be_done_is_said(rig: Rig, tmp_path: Path, come: Come) -> No
         client.leave()
     open_gate(tmp_path / "gate")
     assert rig.ended(attempt_id)["state"] == "succeeded"
+
+
+def test_a_terminal_is_seen_and_typed_into_by_all_who_are_attached(kept_in: Rig, come: Come) -> None:
+    rig = kept_in
+    line = "echo first; read a; echo got $a; read b; stty size; trap 'echo int; exit 6' INT; echo ready; read c"
+    attempt_id = started(rig, "a", [*SH, line], pty=True)
+    where = found(rig, attempt_id)
+    assert where["terminal"]
+    one = come(where, AttachToTerminal(TerminalSize(31, 91)))
+    one.until_out(b"first\r\n")
+    two = come(where, AttachToTerminal(history_bytes=0))
+    two.send("in", b"hello\n")
+    for client in (one, two):
+        assert b"got hello\r\n" in client.until_out(b"got hello\r\n")
+    one.leave()  # which ends nothing
+    late = come(where, AttachToTerminal())
+    late.send("in", b"\n")
+    assert late.until_out(b"ready").startswith(b"first\r\n")
+    late.send("in", b"\x03")
+    out, _, end = two.until_over()
+    assert b"31 91\r\n" in out
+    assert b"int\r\n" in out
+    assert end["why"] == "job_ended"
+    job = rig.ended(attempt_id)
+    assert (job["state"], job["attempts"][0]["exit_code"]) == ("failed", 6)
+    assert rig.output("a.1").startswith("first\r\nhello\r\ngot hello\r\n")
+
+
+def test_a_client_that_does_not_read_misses_what_is_not_kept_and_holds_nothing_up(
+    make_rig: Callable[..., Rig], come: Come, tmp_path: Path
+) -> None:
+    rig = make_rig(work__max_output_bytes=100_000)
+    rig.start_manager()
+    line = f"read go; yes 0123456789 | head -c 4000000; echo; touch {tmp_path}/written; read end"
+    attempt_id = started(rig, "a", [*SH, line], pty=True)
+    where = found(rig, attempt_id)
+    slow, quick = come(where, AttachToTerminal()), come(where, AttachToTerminal())
+    slow.send("in", b"go\n")
+    seen = 0
+    while seen < 4_000_000:
+        frame = quick.frame()
+        assert frame[0] in ("begun", "out", "missed"), frame
+        seen += len(frame[1]) if frame[0] == "out" else frame[1] if frame[0] == "missed" else 0
+    wait_for((tmp_path / "written").exists, what="all is written, although one does not read")
+    got = missed = 0
+    while got + missed < 4_000_000:
+        match slow.frame():
+            case ["out", data]:
+                got += len(data)
+            case ["missed", count]:
+                missed += count
+    assert missed > 2_000_000  # of what is beyond the file, the window and the last 256 KiB
+    late = come(where, AttachToTerminal())
+    kept = b""
+    while (frame := late.frame())[0] != "missed":
+        kept += frame[1] if frame[0] == "out" else b""
+    assert len(kept) == 100_000
+    late.send("in", b"\n")
+    assert rig.ended(attempt_id)["state"] == "succeeded"
+
+
+def test_cancelling_ends_a_shell_at_its_terminal_at_once(rig: Rig, come: Come) -> None:
+    attempt_id = started(rig, "a", ["sh", "-i"], pty=True, env={"PS1": "ready "})
+    client = come(found(rig, attempt_id), AttachToTerminal())
+    client.until_out(b"ready ")
+    began = time.monotonic()
+    assert rig.manager is not None
+    rig.manager._attempts.live[attempt_id].stop("cancelled", 30.0)  # an interactive shell ignores SIGTERM
+    assert rig.ended(attempt_id)["state"] == "cancelled"
+    assert time.monotonic() - began < 20
+
+
+SERVES = (
+    "import socket, sys; s = socket.create_server((sys.argv[1], 0), family=getattr(socket, sys.argv[2])); "
+    "print(s.getsockname()[1], flush=True); c, _ = s.accept(); d = b''\n"
+    "while (p := c.recv(65536)): d += p\n"
+    "c.sendall(d[::-1]); c.close(); s.accept()"
+)
+
+
+@pytest.mark.parametrize(("address", "family"), [("127.0.0.1", "AF_INET"), ("", "AF_INET6")])
+def test_a_port_of_the_job_is_led_to_and_no_other(kept_in: Rig, come: Come, address: str, family: str) -> None:
+    rig = kept_in
+    attempt_id = started(rig, "a", [sys.executable, "-c", SERVES, address, family])
+    where = found(rig, attempt_id)
+    port = int(wait_for(lambda: rig.output(attempt_id), what="it says its port"))
+    asked = come(where, AskPorts())
+    assert asked.frame() == ["begun", {"ports": [port]}]
+    client = come(where, ConnectToPort(port))
+    sent = bytes(range(256)) * 4096
+    for at in range(0, len(sent), 32_768):
+        client.send("in", sent[at : at + 32_768])
+    client.send("end")
+    assert client.until_over()[0] == sent[::-1]
+    with socket.create_server(("127.0.0.1", 0)) as ours:
+        other = ours.getsockname()[1]
+        with pytest.raises(PortNotOpen) as raised:
+            come(where, ConnectToPort(other)).until_over()
+    assert raised.value.found == f"another process of its host does; it listens on {port}"
+
+
+def test_people_come_to_a_function_that_a_worker_serves_and_leave_with_it(rig: Rig, come: Come, tmp_path: Path) -> None:
+    gate = tmp_path / "gate"
+    os.mkfifo(gate)
+
+    def waits(path: str) -> int:
+        with open(path) as file:
+            return len(file.read())
+
+    rig.submit_function("a", waits, str(gate), env={"COLOUR": "red"})
+    attempt_id = rig.grant("a")
+    rig.running(attempt_id)
+    where = found(rig, attempt_id)
+    client = come(where, sh("echo $COLOUR $ACTORGRID_ATTEMPT; cat"))
+    assert client.until_out(b"\n") == f"red {attempt_id}\n".encode()
+    gate.write_text("on\n")
+    assert client.until_over()[2]["why"] == "job_ended"
+    assert rig.ended(attempt_id)["state"] == "succeeded"
+    with pytest.raises((PeerRefused, OSError)):
+        come(where, sh("true"))

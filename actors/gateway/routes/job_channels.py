@@ -75,7 +75,8 @@ async def _find(call: RequestContext, host_id: str, attempt_id: str) -> dict[str
 
 def _running(job: JobRecord) -> AttemptRecord:
     """The attempt that runs. Raises JobNotRunning."""
-    last = next(reversed(job["attempts"]), None)
+    attempts: list[AttemptRecord] = job["attempts"]
+    last = attempts[-1] if attempts else None
     if job["state"] == "running" and last is not None and last["ended_at"] is None:
         return last
     waits = job["state"] in ("queued", "placed")
