@@ -29,12 +29,15 @@ class ChannelClient:
     def connect(self) -> None:
         self._decoder = FrameDecoder()
         self.socket = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-        self.socket.settimeout(30)
         try:
-            self.socket.connect(self._found["path"])
-        except OSError:
+            self._greet()
+        except Exception:
             self.socket.close()
             raise
+
+    def _greet(self) -> None:
+        self.socket.settimeout(30)
+        self.socket.connect(self._found["path"])
         self.socket.sendall(encode_keep(self._found["secret"], self._id, self._stream.received))
         came = bytearray()
         while (frame := take_first_frame(came)) is None:
@@ -42,7 +45,6 @@ class ChannelClient:
             assert data, "hung up on before an answer"
             came += data
         if frame[0] == "refused":
-            self.socket.close()
             raise error_from_dict(frame[1])
         assert frame[0] == "kept", frame
         self._stream.connect(frame[1]["received"])
