@@ -47,9 +47,7 @@ detach_keys_option = click.option(
 @click.argument("job_id", metavar="JOB", shell_complete=candidates.jobs)
 @click.option("--rank", type=click.IntRange(0, 255), default=0, help="Of a gang: of this member.")
 @click.option("--read-only", is_flag=True, help="Only look: nothing is typed, and its size stays as it is.")
-@click.option(
-    "--history", type=click.IntRange(min=0), metavar="BYTES", help="Of what it wrote before, so much."
-)
+@click.option("--history", type=click.IntRange(min=0), metavar="BYTES", help="Of what it wrote before, so much.")
 @detach_keys_option
 @host_command
 def command(
