@@ -273,10 +273,7 @@ class TaskRequest(Resources):
     name: str = Field(default="", max_length=200)
     kind: Literal["command", "function"] = "command"
     command: list[ExecText] = Field(default_factory=list, max_length=4096, description="argv, for kind=command")
-    payload: bytes | None = Field(
-        default=None,
-        description="for kind=function: opaque bytes only the worker reads (base64 in JSON)",
-    )
+    payload: bytes | None = Field(default=None, description="for kind=function: opaque bytes for the worker (base64)")
     stdin: bytes | None = Field(default=None, description="what the command reads (base64 in JSON)")
     python: str = Field(default="", max_length=32, description="client's major.minor, for kind=function")
     priority: int = Field(default=50, ge=0, le=100, description="higher is served first")
@@ -305,9 +302,7 @@ class TaskRequest(Resources):
         le=86400,
         description="how long an attempt goes on without its agent; less than 3 s gains nothing",
     )
-    deadline_s: float | None = Field(
-        default=None, gt=0, le=1e9, description="it is to be done so many seconds after it was accepted"
-    )
+    deadline_s: float | None = Field(default=None, gt=0, le=1e9, description="to be done in so many seconds from now")
     deadline: AwareDatetime | None = Field(
         default=None, description="it is to be done by then: a time with its zone; instead of deadline_s"
     )

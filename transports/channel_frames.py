@@ -139,13 +139,13 @@ class Resize(NamedTuple):
     size: TerminalSize
 
 
-class SendSignal(NamedTuple):
+class SignalCommand(NamedTuple):
     """A signal for the command's process group."""
 
     number: int
 
 
-ClientFrame = InputPiece | InputEnd | Resize | SendSignal
+ClientFrame = InputPiece | InputEnd | Resize | SignalCommand
 
 
 def parse_client_frame(frame: list[Any]) -> ClientFrame:
@@ -160,7 +160,7 @@ def parse_client_frame(frame: list[Any]) -> ClientFrame:
             if size is not None:
                 return Resize(size)
         case ["signal", int(number)] if 0 < number <= SIGNAL_MAX:
-            return SendSignal(number)
+            return SignalCommand(number)
     raise MalformedBody("not a frame of a channel", asked=str(frame[0])[:40])
 
 
@@ -180,7 +180,7 @@ def encode_resize(size: TerminalSize) -> bytes:
 
 
 def encode_signal(number: int) -> bytes:
-    """The frame of a SendSignal."""
+    """The frame of a SignalCommand."""
     return encode_frame(["signal", number])
 
 

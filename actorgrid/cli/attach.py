@@ -53,9 +53,9 @@ detach_keys_option = click.option(
 def command(
     call: CommandContext, job_id: str, rank: int, read_only: bool, history: int | None, keys: DetachKeys
 ) -> int:
-    """Have the terminal of a job that was started with --pty here: what it has written, and writes, and your keys.
+    """Have the terminal of a job that was started with --pty here.
 
-    Several may be attached at once; all see the same, what any of them types is typed, and the terminal has the size
+    You see what it has written, and writes, and it gets your keys. Several may be attached at once; all see the same, what any of them types is typed, and the terminal has the size
     that was said last. Ctrl-] and then d leaves, and the job goes on. When the job ends, this exits as it did.
     """
     from .lookup import find_job

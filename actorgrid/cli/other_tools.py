@@ -20,7 +20,7 @@ COMMANDS = {
     **dict.fromkeys(("top", "htop", "stats", "watch", "nvidia-smi", "smi"), _WATCH),
     **dict.fromkeys(("list", "ls", "jobs", "queue", "squeue", "qstat", "sacct", "bjobs"), _LIST),
     **dict.fromkeys(("kill", "rm", "delete", "scancel", "qdel", "bkill", "abort"), _CANCEL),
-    **dict.fromkeys(("exec", "salloc", "create", "bsub"), _RUN),
+    **dict.fromkeys(("salloc", "create", "bsub"), _RUN),
     "srun": f"{_RUN}; several processes: {_GANG}",
     **dict.fromkeys(("mpirun", "torchrun"), f"{_GANG}: `actorgrid run --gang 4 --gpus 1 -- python train.py`"),
     **dict.fromkeys(

@@ -36,13 +36,13 @@ def _ports(_ctx: click.Context, _parameter: click.Parameter, value: str) -> tupl
 )
 @host_command
 def command(call: CommandContext, job_id: str, ports: tuple[int, int | None], rank: int, wait_s: float) -> None:
-    """Lead a port of this machine to a port on which a running job listens, on whichever host that is.
+    """Lead a port of this machine to a port on which a running job listens.
 
     \b
         actorgrid port 3f2a 8888
         actorgrid port 3f2a 8888:0 --wait 60s
 
-    What is opened at 127.0.0.1:LOCAL (the same number, unless another is named; 0: any that is free) comes out on the
+    On whichever host the job runs. What is opened at 127.0.0.1:LOCAL (the same number, unless another is named; 0: any that is free) comes out on the
     job's host, at the job's port. Only ports on which a process of the job listens are led to. Goes on until Ctrl-C, or
     until the job ends. With --json, one document says the local port, when connections are taken.
     """

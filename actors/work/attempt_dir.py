@@ -259,6 +259,13 @@ class AttemptDir:
         """Bytes kept so far of ``stdout`` or ``stderr``."""
         return size_of(self.path, _stream(stream)) or 0
 
+    def result_bytes(self) -> int | None:
+        """The size of the result that was left; ``None``: none was."""
+        try:
+            return self.result.stat().st_size
+        except OSError:
+            return None
+
     def read_output(self, stream: str, offset: int = 0, max_bytes: int = 1 << 20) -> bytes:
         """At most *max_bytes* of ``stdout`` or ``stderr`` from *offset*; empty at the (present) end.
 

@@ -28,10 +28,8 @@ from actorgrid.errors import (
     DiskFull,
     HostsTooOld,
     InputLost,
-    JobNotRunning,
     LedgerRefused,
     NotARegularFile,
-    NotSupported,
     WorkerLost,
 )
 from actorgrid.supervisors.server import Server
@@ -45,7 +43,6 @@ from .function_workers import FunctionWorker, FunctionWorkers, ServedCall, key_o
 from .gathered_reports import GatheredReports
 from .housekeeping import end_marked
 from .inputs import NOT_BROUGHT, Inputs
-from .job_channels import channel_path, channel_secret
 from .lease_renewer import LeaseRenewer
 from .linux import boot_id
 from .live_attempt import LiveAttempt, ids_of, is_over, reason_to_end
@@ -237,30 +234,6 @@ class HostAttempts:
             return {"waits_for": "", "left_s": None}
         begins = attempt.start_by != math.inf
         return {"waits_for": attempt.waits_for, "left_s": attempt.start_by - now if begins else None}
-
-    def channel_of(self, attempt_id: str) -> dict[str, Any]:
-        """See ``messages.FindChannel``: the socket's path, what is said there, and whether the job has a terminal.
-
-        Raises JobNotRunning, NotSupported.
-        """
-        attempt = self.live.get(attempt_id)
-        spec = attempt.directory.read_spec() if attempt is not None and attempt.state != "reporting" else None
-        path = channel_path(spec["control_path"]) if spec is not None else ""
-        has_begun = attempt is not None and attempt.state == "running"
-        if spec is None or not (has_begun or os.path.exists(path)):
-            raise JobNotRunning(
-                "the job does not run on this host just now",
-                asked=attempt_id[:100],
-                found="its attempt has ended" if spec is None else "its attempt is being started",
-                hint="ask again; actorgrid why JOB tells more",
-            )
-        if not os.path.exists(path):
-            raise NotSupported(
-                "the job was started by an earlier version of this program, to whose jobs nobody can come",
-                asked=attempt_id[:100],
-                hint="it can be done with jobs that are started from now on",
-            )
-        return {"path": path, "secret": channel_secret(spec["token"]), "terminal": bool(spec.get("pty"))}
 
     def cancel(self, attempt_id: str) -> None:
         """End the attempt because the job's owner cancelled it."""

@@ -22,7 +22,7 @@ from actorgrid.transports.channel_frames import (
     InputEnd,
     InputPiece,
     Resize,
-    SendSignal,
+    SignalCommand,
 )
 from actorgrid.transports.frames import encode_frame
 
@@ -100,7 +100,7 @@ class ExecSession:
                 self._write()
             case Resize(size) if self._terminal >= 0:
                 set_size(self._terminal, size)
-            case SendSignal(number):
+            case SignalCommand(number):
                 self._signal(number)
         return True
 

@@ -285,11 +285,6 @@ class JobChannels:
         """Have a channel do what it can, as something changed for it."""
         self._turn(channel, -1)
 
-    def go_on_all(self) -> None:
-        """``go_on`` for every channel."""
-        for channel in list(self._channels.values()):
-            self._turn(channel, -1)
-
     def wait_s(self) -> float:
         """How long the loop may sleep for these."""
         return 5.0 if self._channels else 60.0

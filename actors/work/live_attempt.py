@@ -1,13 +1,17 @@
-"""An attempt on this host, as it is followed; and when the ledger wants it ended."""
+"""An attempt on this host, as it is followed; when the ledger wants it ended, and how people come to it."""
 
 from __future__ import annotations
 
 import math
+import os
+from typing import Any
 
 from actorgrid.actors.ledger.record_types import AttemptRecord, JobRecord
+from actorgrid.errors import JobNotRunning, NotSupported
 
 from .attempt_dir import AttemptDir
 from .function_workers import ServedCall
+from .job_channels import channel_path, channel_secret
 from .outcomes import GANG, PREEMPTED, SUPERSEDED
 from .shim_link import ShimLink
 
@@ -38,6 +42,30 @@ class LiveAttempt:
         self.stop_grace_s = grace_s
         if self.link is not None:
             self.link.send(["stop", self.stop_reason, grace_s])
+
+
+def channel_of(attempt: LiveAttempt | None, attempt_id: str) -> dict[str, Any]:
+    """See ``messages.FindChannel``: the socket's path, what is said there, and whether the job has a terminal.
+
+    *attempt*: what is known of it here. Raises JobNotRunning, NotSupported.
+    """
+    spec = attempt.directory.read_spec() if attempt is not None and attempt.state != "reporting" else None
+    path = channel_path(spec["control_path"]) if spec is not None else ""
+    has_begun = attempt is not None and attempt.state == "running"
+    if spec is None or not (has_begun or os.path.exists(path)):
+        raise JobNotRunning(
+            "the job does not run on this host just now",
+            asked=attempt_id[:100],
+            found="its attempt has ended" if spec is None else "its attempt is being started",
+            hint="ask again; actorgrid why JOB tells more",
+        )
+    if not os.path.exists(path):
+        raise NotSupported(
+            "the job was started by an earlier version of this program, to whose jobs nobody can come",
+            asked=attempt_id[:100],
+            hint="it can be done with jobs that are started from now on",
+        )
+    return {"path": path, "secret": channel_secret(spec["token"]), "terminal": bool(spec.get("pty"))}
 
 
 def ids_of(attempt: AttemptRecord) -> list[str]:

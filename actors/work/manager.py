@@ -43,6 +43,7 @@ from .housekeeping import (
 from .kept_attempts import CachedResults
 from .lease_renewer import LeaseRenewer
 from .leases import TICK_S, Leases
+from .live_attempt import channel_of
 from .messages import (
     AttachLease,
     ContainmentAsked,
@@ -224,7 +225,7 @@ class WorkerManager(LedgerFollower):
 
     @handles(FindChannel)
     def _find_channel(self, request: FindChannel) -> dict[str, Any]:
-        return self._attempts.channel_of(request.attempt_id)
+        return channel_of(self._attempts.live.get(request.attempt_id), request.attempt_id)
 
     @handles(DetachLease)
     async def _detach_lease(self, request: DetachLease) -> None:

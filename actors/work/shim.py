@@ -27,7 +27,6 @@ The agent learns of the end by the socket closing, and then reads the status.
 
 from __future__ import annotations
 
-import gc
 import os
 import resource
 import select
@@ -37,9 +36,6 @@ import time
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
-
-import msgpack
-from setproctitle import setproctitle
 
 from actorgrid.actors.files.untrusted_files import open_to_write, remove_tree
 from actorgrid.errors import NotARegularFile
@@ -60,10 +56,9 @@ from .containment import (
 )
 from .groups import FreezerGroup, KillGroup, group_name
 from .guard import GuardLink, SharedDeadline
-from .job_channels import channel_path
 from .job_terminal import JobTerminal
 from .limits import writable_cgroup
-from .linux import MARK_HOST, BootTimer, adopt_orphans, boot_seconds
+from .linux import MARK_HOST, BootTimer, boot_seconds
 from .oom_kills import OomKillsSince
 from .output import FULL_DISK_RETRY_S, OutputStream, times_of
 from .pid_namespace import Init
@@ -81,9 +76,9 @@ from .process_tree import (
 from .python_environment_spec import hold_python_environment
 from .shim_channels import OpenWork, ShimChannels
 from .shim_child import LONG_STEP, Body, ChildEnds, ShimChild
-from .shim_sockets import AgentSockets, WorkerSocket, listen
+from .shim_sockets import AgentSockets, WorkerSocket
 from .work_records import WorkSpec, WorkStatus
-from .worker_process import worker_body, worker_draft
+from .worker_process import worker_draft
 from .working_dir_spec import hold_working_dir
 
 MEMORY_CHECK_S = 0.25
@@ -91,8 +86,6 @@ KILL_AGAIN_S = 0.01
 DRAIN_PATIENCE_S = 10.0  # how long output of a dead tree waits for room on a full disk
 GUARD_AGAIN_S = 1.0
 INIT_PID = 1  # inside of its namespace
-CHANNEL_KINDS = ("command", "function", "functions")
-"""The kinds of work that people may come to: jobs. Workers of sessions have none."""
 
 
 class Shim:
@@ -123,7 +116,9 @@ class Shim:
         self._child = 0
         self._agents = AgentSockets(listener, self._poll, spec["token"], self._state, self._obey, self._agent_gone)
         self._channels = None if channels is None else ShimChannels(channels, self._poll, self._open_work)
-        self._terminal: JobTerminal | None = None
+        self._terminal = JobTerminal() if self._channels is not None and spec.get("pty") else None
+        if self._channels is not None:
+            self._channels.terminal = self._terminal
         self._env: dict[str, str] = spec["env"]
         self._deadline = deadline
         self._timeout_at = float("inf")
@@ -215,7 +210,8 @@ class Shim:
             self._poll.register(self._guard.socket or 0, select.POLLIN)
 
     def _start(self, body: Body, inherited: list[socket.socket]) -> None:
-        out_read, out_write = os.pipe2(os.O_CLOEXEC)
+        terminal = self._terminal
+        out_read, out_write = os.pipe2(os.O_CLOEXEC) if terminal is None else (terminal.ours, terminal.theirs)
         err_read, err_write = os.pipe2(os.O_CLOEXEC)
         fault_read, fault_write = os.pipe2(os.O_CLOEXEC)
         if self._spec["kind"] in ("worker", "functions", "objects"):
@@ -224,12 +220,7 @@ class Shim:
             inherited = [*inherited, child_control]
         # Before the work runs, which could put something else there. It gets neither: both are closed when it starts.
         files = [open_to_write(self._dir.path, path.name, os.O_APPEND) for path in (self._dir.stdout, self._dir.stderr)]
-        if self._spec.get("pty") and self._channels is not None:
-            for fd in (out_read, out_write):
-                os.close(fd)
-            self._channels.terminal = self._terminal = JobTerminal()
-            out_read, out_write = self._terminal.ours, self._terminal.theirs
-        ends = ChildEnds(out_write, err_write, fault_write, inherited, self._terminal is not None)
+        ends = ChildEnds(out_write, err_write, fault_write, inherited, terminal is not None)
         if self._containment.kind == "pid_namespace":
             self._start_in_namespace(body, ends)
         if self._init is None:
@@ -238,18 +229,18 @@ class Shim:
             if self._child == 0:
                 self._own_child().run(body, shim_pid, ends)
         # Our own ends first: with one of them open here, the read below would not end.
-        for fd in (*([] if self._terminal is not None else [out_write]), err_write, fault_write):
+        for fd in (*([out_write] if terminal is None else []), err_write, fault_write):
             os.close(fd)
         for end in inherited:
             end.close()
         limit = self._spec["max_output_bytes"]
-        heard = (lambda _data: None) if self._terminal is None else self._terminal.wrote
+        heard = (lambda _data: None) if terminal is None else terminal.wrote
         self._streams = [
             OutputStream(pipe, file, limit, times, heard)
             for pipe, file, times in zip((out_read, err_read), files, times_of(self._dir), strict=True)
         ]
-        if self._terminal is not None:
-            self._terminal.keep_in(self._dir, lambda: self._streams[0].kept)
+        if terminal is not None:
+            terminal.keep_in(self._dir, lambda: self._streams[0].kept)
         for stream in self._streams:
             self._poll.register(stream.pipe or 0, select.POLLIN)
         self._faults = fault_read
@@ -531,7 +522,7 @@ class Shim:
             "max_rss_bytes": max_rss_bytes,
             "cpu_s": round(cpu_s, 4),
             "dropped": {"stdout": self._streams[0].dropped, "stderr": self._streams[1].dropped},
-            "result_bytes": result_bytes(directory),
+            "result_bytes": directory.result_bytes(),
             "containment": self._containment.kind,
         }
         if self._collected is not None:
@@ -604,51 +595,3 @@ class Shim:
             self._agents.tell_all(["worker", frame])
         if worker.closed:
             self._worker = None
-
-
-def result_bytes(directory: AttemptDir) -> int | None:
-    """The size of the result that an attempt left, if it left one."""
-    try:
-        return directory.result.stat().st_size
-    except OSError:
-        return None
-
-
-def run_shim(folder: str, ready: int, deadline: float, containment: Containment) -> None:
-    """Be the shim of the attempt in *folder*: called in a fresh process of its own session.
-
-    Writes its pid to descriptor *ready* once it listens; writes nothing there when the attempt has had a shim, or when
-    *deadline* has passed: then it is still free to be started.
-    """
-    path = Path(folder)
-    directory = AttemptDir(path.parent, path.name)
-    spec = directory.read_spec()
-    # ``take`` comes last: what is taken counts as begun for good, so it must not be while there is a reason not to
-    # begin.
-    if spec is None or boot_seconds() >= deadline or directory.take() is None:
-        return
-    gc.enable()
-    setproctitle(f"actorgrid: shim {directory.attempt_id}")
-    adopt_orphans()
-    sockets = [spec["control_path"]]
-    listener = listen(spec["control_path"])
-    inherited: list[socket.socket] = []
-    place = spec.get("worker") or spec.get("objects")
-    if place is not None:
-        sockets.append(place["socket_path"])
-        inherited.append(listen(sockets[-1]))
-    channels = None
-    if spec["kind"] in CHANNEL_KINDS:
-        sockets.append(channel_path(spec["control_path"]))
-        channels = listen(sockets[-1])
-    os.write(ready, msgpack.packb(os.getpid()))
-    os.close(ready)
-    from .function_shim import FunctionShim
-
-    kind = FunctionShim if spec["kind"] == "functions" else Shim
-    kind(directory, spec, listener, deadline, containment, channels).run(worker_body, inherited)
-    for name in sockets:
-        try:
-            os.unlink(name)
-        except FileNotFoundError:
-            continue

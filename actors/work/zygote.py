@@ -30,7 +30,7 @@ from . import function_call, function_job, function_server, function_shim, task_
 from .containment import Containment, choose
 from .guard import GuardLink, start_guard
 from .linux import close_all_but, die_with_parent
-from .shim import run_shim
+from .shim_start import run_shim
 
 
 def main(arguments: str) -> None:

@@ -56,6 +56,7 @@ MODULES = (
     "objects",
     "peer_links",
     "peers",
+    "people_in_jobs",
     "placement",
     "queued_jobs",
     "raft_core",

@@ -41,7 +41,7 @@ from actorgrid.actors.replication.actor import DistributedState as RealDistribut
 from actorgrid.actors.replication.changes import ChangeLog, change_id, read_change_id
 from actorgrid.actors.security import messages as security
 from actorgrid.actors.security.host_material import store_material
-from actorgrid.actors.work.messages import DetachLease, LeaseOutput, ListAttempts, ReportObjects
+from actorgrid.actors.work.messages import DetachLease, FindChannel, LeaseOutput, ListAttempts, ReportObjects
 from actorgrid.configs.paths import HostPaths
 from actorgrid.configs.schema import Settings
 from actorgrid.errors import ActorGridError, HostUnreachable, UnknownJob, UnknownKey, UnknownSession
@@ -580,6 +580,10 @@ class WorkerManager(StandIn):
     @handles(ListAttempts)
     def attempts(self, _request: ListAttempts) -> list[dict[str, Any]]:
         return [{"id": "a.1", "kind": "attempt", "state": "running", "pid": 1, "shim_pid": 2, "pool": "x", "gpus": []}]
+
+    @handles(FindChannel)
+    def find_channel(self, _request: FindChannel) -> dict[str, Any]:
+        return {"path": "/nowhere", "secret": "s" * 32, "terminal": True}
 
     @handles(DetachLease)
     def detach(self, _request: DetachLease) -> None:

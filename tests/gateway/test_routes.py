@@ -61,12 +61,14 @@ PARTS = {
     "graph_id": "g1",
     "step": "one",
 }
+OF_OPERATION = {"find_channel": {"job_id": "r"}}
+"""What else stands in the path of one."""
 QUERIES = {"get_output": "?path=results/a"}
 
 
 def path_of(route: Route) -> str:
     path = route.documented_path
-    for name, value in PARTS.items():
+    for name, value in {**PARTS, **OF_OPERATION.get(route.operation, {})}.items():
         path = path.replace("{" + name + "}", value)
     return path + QUERIES.get(route.operation, "")
 
@@ -82,6 +84,7 @@ def prepare(town: Any) -> None:
     results.joinpath("a").write_bytes(b"kept")
     attempt = town.attempt(state="succeeded", ended_at=2.0)
     town.add_job("a", kind="function", state="succeeded", attempts=[attempt], outputs=["results"])
+    town.add_job("r", state="running", attempts=[{**town.attempt("r"), "allocation_id": "r.1"}])
     town.servers["distributed_state"].put("work.kill_grace_s", 1)
     town.servers["load_balancer"].sessions.add("s1")
     town.hold_lease(PARTS["lease_id"])

@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import json
 import select
+import shlex
 import subprocess
 import sys
 import urllib.request
 from collections.abc import Callable, Iterator
 from contextlib import closing
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+from tests.docs.test_examples import ALL, Block
 from tests.processes import until
 from tests.system.cluster_host import ClusterHost
 from tests.terminals import Typist
@@ -199,4 +202,25 @@ def test_work_comes_to_no_job_of_another_user(two: Two) -> None:
     )
     assert two[0].client().job(own, wait_s=60)["state"] == "failed"
     assert "has the rights of user eve" in two[0].cli("logs", "--stderr", own).stderr
+    two[0].cli("cancel", job)
+
+
+@pytest.mark.parametrize("block", [block for block in ALL if Path(__file__).name in block.skipped], ids=str)
+def test_the_examples_of_the_documents_run(
+    two: Two, at_terminal: Callable[..., Typist], block: Block, tmp_path: Path
+) -> None:
+    stand_in = tmp_path / "nvidia-smi"
+    stand_in.write_text("#!/bin/sh\necho GPU 0\n")
+    stand_in.chmod(0o755)
+    job = begun(two[0], "--", "sleep", "1000")
+    lasts = f"echo here; while ! test -e {tmp_path}/seen; do sleep 0.05; done"
+    with_terminal = begun(two[0], "--pty", "--", "sh", "-c", lasts)
+    for line in block.text.splitlines():
+        stands_for = {"JOB": job, "PTY_JOB": with_terminal, "nvidia-smi": str(stand_in)}
+        words = [stands_for.get(word, word) for word in shlex.split(line, comments=True)[1:]]
+        typist = at_terminal(here(two[0]), *words)
+        if with_terminal in words:
+            typist.until("here")
+            (tmp_path / "seen").touch()
+        assert typist.end() == 0, (line, typist.seen)
     two[0].cli("cancel", job)
