@@ -55,8 +55,9 @@ def command(
 ) -> int:
     """Have the terminal of a job that was started with --pty here.
 
-    You see what it has written, and writes, and it gets your keys. Several may be attached at once; all see the same, what any of them types is typed, and the terminal has the size
-    that was said last. Ctrl-] and then d leaves, and the job goes on. When the job ends, this exits as it did.
+    You see what it has written, and writes, and it gets your keys. Several may be attached at once; all see the same,
+    what any of them types is typed, and the terminal has the size that was said last. Ctrl-] and then d leaves, and
+    the job goes on. When the job ends, this exits as it did.
     """
     from .lookup import find_job
     from .run import ending, exit_code

@@ -42,9 +42,9 @@ def command(call: CommandContext, job_id: str, ports: tuple[int, int | None], ra
         actorgrid port 3f2a 8888
         actorgrid port 3f2a 8888:0 --wait 60s
 
-    On whichever host the job runs. What is opened at 127.0.0.1:LOCAL (the same number, unless another is named; 0: any that is free) comes out on the
-    job's host, at the job's port. Only ports on which a process of the job listens are led to. Goes on until Ctrl-C, or
-    until the job ends. With --json, one document says the local port, when connections are taken.
+    On whichever host the job runs. What is opened at 127.0.0.1:LOCAL (the same number, unless another is named; 0: any
+    that is free) comes out there, at the job's port. Only ports on which a process of the job listens are led to. Goes
+    on until Ctrl-C, or until the job ends. With --json, one document says the local port, when connections are taken.
     """
     from actorgrid.client.port_forward import LOOPBACK, PortForward
 
