@@ -54,8 +54,9 @@ DEATH_SUFFIX, PLACE_SUFFIX = ".end", ".at"
 """Files beside the socket: what an actor died of, and the host that it is on where that is another one."""
 DEATH_BYTES_MAX = 2**20
 FAR_ACTOR_LINE_MAX = 512
-FOLDER_PREFIX = "ua-"
-FOLDER_HEX, ACTOR_HEX, CALLER_HEX = 12, 16, 32
+FOLDER_PREFIX = "u"
+FOLDER_HEX, ACTOR_HEX, CALLER_HEX = 8, 16, 32
+"""So that the path of a socket, of 107 bytes, holds both in the longest folder of sockets that a host has."""
 
 
 class ActorHello(NamedTuple):
@@ -92,7 +93,7 @@ class FarCaller(NamedTuple):
     host_id: str
     """Of the actor."""
     folder: str
-    """Of the actor's creator, among those of sockets of work: ``ua-`` and 12 hexadecimal digits."""
+    """Of the actor's creator, among those of sockets of work: ``u`` and 8 hexadecimal digits."""
     actor_id: str
     caller: str
     """32 hexadecimal digits: its kept stream."""

@@ -114,7 +114,7 @@ def what_is_said(far: FarActorSocket, reference: ActorReference) -> tuple[str, A
 
 
 def folder_name(number: str) -> str:
-    """The name of a creator's folder; *number*: 12 hexadecimal digits."""
+    """The name of a creator's folder; *number*: 8 hexadecimal digits."""
     return FOLDER_PREFIX + number
 
 

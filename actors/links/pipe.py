@@ -13,7 +13,7 @@ from contextlib import suppress
 from actorgrid.errors import ActorGridError, PeerGone
 from actorgrid.transports.peer.calls import NetLoop, Stream
 
-READ_BYTES = 128 * 2**10
+READ_BYTES = 256 * 2**10
 
 
 class Pipe:
@@ -40,6 +40,7 @@ class Pipe:
         self._local_ended = False
         self._stream_ended = False
         self._over = False
+        self._watched = False, False  # whether for reading, and for writing
         self._refuse = refuse
         local.setblocking(False)
         stream.attach(self._came, self._remote_ended, self._pump_out)
@@ -76,15 +77,28 @@ class Pipe:
         except ActorGridError:
             self._finish()
             return
-        self._from_local = self._from_local[taken:]
+        self._from_local = self._from_local[taken:] if taken else self._from_local
         self._watch()
 
     # -- from the other host
 
     def _came(self, data: bytes) -> None:
         self._refuse = None
-        self._to_local += data
-        self._pump_in()
+        if self._to_local or self._over:
+            self._to_local += data
+            return  # the socket takes no more now: it says when it does
+        try:
+            sent = self._local.send(data)
+        except BlockingIOError:
+            sent = 0
+        except OSError as error:
+            self.close(PeerGone(f"the local end of a relay is gone: {error}"))
+            return
+        if sent:
+            self._stream.consumed(sent)
+        if sent < len(data):
+            self._to_local += memoryview(data)[sent:]
+            self._watch()
 
     def _pump_in(self) -> None:
         if self._over:
@@ -129,12 +143,14 @@ class Pipe:
     def _watch(self) -> None:
         if self._over:
             return
-        wants_more = not self._from_local and not self._local_ended
-        read = self._read if wants_more else None
-        write = self._pump_in if self._to_local else None
-        if read is None and write is None:
+        wants = not self._from_local and not self._local_ended, bool(self._to_local)
+        if wants == self._watched:
+            return  # a system call or two, for each piece of a stream
+        self._watched = wants
+        if wants == (False, False):
             self._loop.unwatch(self._local.fileno())
         else:
+            read, write = self._read if wants[0] else None, self._pump_in if wants[1] else None
             self._loop.watch(self._local.fileno(), read, write)
 
     def _finish(self) -> None:

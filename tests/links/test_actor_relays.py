@@ -6,6 +6,7 @@ import os
 import socket
 import subprocess
 import sys
+import tempfile
 from collections.abc import Iterator
 from contextlib import closing, suppress
 from pathlib import Path
@@ -33,7 +34,7 @@ from actorgrid.transports.user_actor_frames import (
 )
 from tests.transports.peer_conformance import QUICK
 
-FOLDER, ACTOR_ID, CALLER = "ua-0123456789ab", "0123456789abcdef", "0123456789abcdef" * 2
+FOLDER, ACTOR_ID, CALLER = "u01234567", "0123456789abcdef", "0123456789abcdef" * 2
 WANTED = FarCaller("far", FOLDER, ACTOR_ID, CALLER, False)
 
 
@@ -136,13 +137,14 @@ class Rig:
 
 
 @pytest.fixture
-def rig(tmp_path: Path) -> Iterator[Rig]:
-    rig = Rig(tmp_path)
-    yield rig
-    rig.near.close()
-    rig.far.close()
-    if rig.actor is not None:
-        rig.actor.close()
+def rig() -> Iterator[Rig]:
+    with tempfile.TemporaryDirectory(prefix="ag-") as folder:  # the path of a socket holds 107 bytes
+        rig = Rig(Path(folder))
+        yield rig
+        rig.near.close()
+        rig.far.close()
+        if rig.actor is not None:
+            rig.actor.close()
 
 
 def test_what_was_begun_is_told_when_the_actor_is_gone(rig: Rig) -> None:
@@ -178,7 +180,7 @@ def test_a_caller_that_is_back_has_its_file(rig: Rig) -> None:
 def test_what_became_of_an_actor_is_told(rig: Rig) -> None:
     gone = rig.refusal()
     assert isinstance(gone, UnknownAllocation) and gone.details["actor_folder"] is True
-    missing = rig.refusal(WANTED._replace(folder="ua-ba9876543210"))
+    missing = rig.refusal(WANTED._replace(folder="uba987654"))
     assert isinstance(missing, UnknownAllocation) and missing.details["actor_folder"] is False
     (rig.place.parent / (ACTOR_ID + ".at")).write_text("third")
     elsewhere = rig.refusal()
@@ -212,10 +214,10 @@ def test_a_host_that_is_not_there_is_said_to_be(rig: Rig) -> None:
         b"\n",
         b"\xff \xff \xff \xff call\n",
         b"x" * 512,
-        b"far ua-../../../etc 0123456789abcdef " + CALLER.encode() + b" call\n",
-        b"far ua-0123456789ab ../owner " + CALLER.encode() + b" call\n",
-        b"far ua-0123456789ab 0123456789abcdef short call\n",
-        b"far ua-0123456789ab 0123456789abcdef " + CALLER.encode() + b" kill\n",
+        b"far u../../../ 0123456789abcdef " + CALLER.encode() + b" call\n",
+        b"far u01234567 ../owner " + CALLER.encode() + b" call\n",
+        b"far u01234567 0123456789abcdef short call\n",
+        b"far u01234567 0123456789abcdef " + CALLER.encode() + b" kill\n",
     ],
     ids=range(7),
 )

@@ -26,6 +26,7 @@ from actorgrid.supervisors.server import Server, handles
 from actorgrid.transports.peer.frames import PAYLOAD_BYTES_MAX
 from actorgrid.transports.peer.hosts import PeerHosts
 from actorgrid.transports.peer.limits import PeerLimits
+from actorgrid.transports.peer.streams import PIECE_BYTES
 from tests.transports.peer_conformance import QUICK, MemoryWorld, SocketWorld, World, Writer
 
 
@@ -246,6 +247,22 @@ def test_streams_share_a_link(world: World) -> None:
     world.until(lambda: len(world.hosts["b"].read_end) == 8)
     assert sum(map(len, world.hosts["b"].read)) == 8 * 700_000
     assert not any(writer.left for writer in writers)
+
+
+def test_what_one_read_has_of_a_stream_comes_in_one_piece(tmp_path: Path) -> None:
+    limits = replace(QUICK, stream_window_bytes=2**20, stream_unsent_bytes=2**20)
+    world = SocketWorld(tmp_path, limits)
+    try:
+        for name in "ab":
+            world.add(name)
+        there = random.Random(3).randbytes(4 * 2**20)
+        writers = [Writer(world.hosts["a"].net.open_stream("b", "bulk", b""), there)]
+        world.until(lambda: world.hosts["b"].read_end)
+        read = world.hosts["b"].read
+        assert b"".join(read) == there and not writers[0].left
+        assert max(map(len, read)) > PIECE_BYTES, "each costs whoever writes it on a system call"
+    finally:
+        world.close()
 
 
 def test_a_reset_tells_the_other_side_why(world: World) -> None:

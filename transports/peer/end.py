@@ -159,7 +159,7 @@ class PeerEnd(ABC):
             case CastReceived(target, body):
                 self._cast_came(target, body)
             case StreamReceived(stream_id, data):
-                self._tell(stream_id, lambda stream: stream.received(data))
+                self._received(stream_id, data)
             case StreamWritable(stream_id):
                 self._tell(stream_id, lambda stream: stream.capacity_freed())
             case StreamOpened(stream_id, target, head):
@@ -174,6 +174,10 @@ class PeerEnd(ABC):
             case Cancelled(call_id):
                 if (call := self._incoming.pop(call_id, None)) is not None:
                     call.cancel()
+
+    def _received(self, stream_id: int, data: bytes) -> None:
+        """Hand on what came of a stream."""
+        self._tell(stream_id, lambda stream: stream.received(data))
 
     def _called(self, call_id: int, target: str, body: bytes) -> None:
         def answer(found: bytes | ActorGridError) -> None:

@@ -13,10 +13,12 @@ from .calls import NetLoop
 from .end import Handlers, PeerEnd
 from .limits import Refusal
 from .link import LinkUp, PeerLink
-from .session import LinkDown
+from .session import LinkDown, SessionEvent
+from .streams import StreamReceived
 
-RECEIVE_BYTES = 64 * 1024
-RECEIVES_A_TURN = 4
+RECEIVE_BYTES = 256 * 1024
+"""Many TLS records at once: what one read has of a stream is handed on together."""
+RECEIVES_A_TURN = 2
 """Then other sockets have their turn."""
 NOT_SENT_BYTES = 128 * 1024
 
@@ -44,6 +46,7 @@ class PeerSocket(PeerEnd):
         self._closed = False
         self._busy = False
         self._watches_writable: bool | None = None
+        self._came: dict[int, list[bytes]] = {}  # of streams, and not handed on yet: no more than their windows
         connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NOTSENT_LOWAT, NOT_SENT_BYTES)
         self._watch(writable=link.dialled)  # a dialled one is writable when it is connected, or cannot be
@@ -100,6 +103,7 @@ class PeerSocket(PeerEnd):
             while True:
                 while (event := self.link.next_event()) is not None:
                     if isinstance(event, LinkDown):
+                        self._hand_on()
                         self._leave()
                         self._lost(event)
                         return
@@ -108,10 +112,27 @@ class PeerSocket(PeerEnd):
                         self._on_up(self)
                     else:
                         self._happened(event)
+                if self._came:
+                    self._hand_on()
                 if not self._send():
                     break
         finally:
             self._busy = False
+
+    def _happened(self, event: SessionEvent) -> None:
+        # Order is within a stream alone, but whoever is told of anything else is told after all that came before.
+        if self._came and not isinstance(event, StreamReceived):
+            self._hand_on()
+        super()._happened(event)
+
+    def _received(self, stream_id: int, data: bytes) -> None:
+        self._came.setdefault(stream_id, []).append(data)
+
+    def _hand_on(self) -> None:
+        """Hand on what came of streams, that of each in one piece: whoever writes it on does so in one go."""
+        came, self._came = self._came, {}
+        for stream_id, pieces in came.items():
+            super()._received(stream_id, pieces[0] if len(pieces) == 1 else b"".join(pieces))
 
     def _send(self) -> bool:
         """Give the kernel what it takes; whether it took a whole load and there is more to do."""
