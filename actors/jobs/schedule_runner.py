@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
 LOOK_S = 5.0
 """The clock is looked at so often at least while there are schedules: it may have been set."""
+HEARD = ("schedule", "leader")
 AGAIN_S = 1.0
 """Until what could not be committed is decided anew."""
 
@@ -47,16 +48,18 @@ class ScheduleRunner:
 
     def applied(self, message: Applied) -> None:
         """Follow what the ledger tells."""
-        kinds = {kind for kind, _, _ in message.changes}
-        if "leader" in kinds or ("schedule" in kinds and self._agenda is None):
+        heard = [change for change in message.changes if change[0] in HEARD]
+        if not heard:
+            return
+        if self._agenda is None or any(kind == "leader" for kind, _, _ in heard):
             self.begin()
-        elif "schedule" in kinds and self._agenda is not None:
-            for kind, name, record in message.changes:
-                if kind == "schedule" and record is None:
-                    self._agenda.remove(name)
-                elif kind == "schedule":
-                    self._agenda.put(record)
-            self._look()
+            return
+        for _, name, record in heard:
+            if record is None:
+                self._agenda.remove(name)
+            else:
+                self._agenda.put(record)
+        self._look()
 
     def _look(self) -> None:
         if self._timer is not None:

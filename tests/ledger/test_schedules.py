@@ -89,6 +89,7 @@ def test_a_due_time_makes_one_job_in_the_same_entry_and_is_decided_once() -> Non
     (job_id,) = book.fire(10)["started"]
     job = book.job(job_id)
     assert job_id.startswith("nightly-2") and (job["user_id"], job["state"]) == ("ann", "queued")
+    assert job["labels"] == {"schedule": "nightly"}
     assert job["submitted_at"] == AT + 10.5 and book.record["live"] == job_id
     with pytest.raises(WrongState, match="decided already"):
         book.fire(10, after=after)
@@ -274,6 +275,17 @@ def test_a_job_that_waits_and_is_cancelled_makes_room_for_the_next() -> None:
     book.fire(20)
     book.do(CancelJob(first, at=AT + 30))
     assert book.record["runs"][0]["state"] == "cancelled" and book.record["live"] not in (None, first)
+
+
+def test_a_job_has_its_own_labels_too_and_never_too_many() -> None:
+    for count, all_of_them in ((2, 3), (16, 16)):
+        given = schedule()
+        given["job"]["labels"] = {f"l{number}": "x" for number in range(count)}
+        book = Book()
+        book.do(PutSchedule(given, at=AT))
+        book.do(RunSchedule("nightly", at=AT))
+        (job,) = book.ledger.jobs.values()
+        assert len(job["labels"]) == all_of_them and job["labels"]["l0"] == "x"
 
 
 def test_the_table_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:

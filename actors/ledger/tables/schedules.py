@@ -19,6 +19,7 @@ from datetime import UTC, datetime
 from typing import Any, cast
 
 from actorgrid.errors import ActorGridError, QueueFull, UnknownSchedule, WrongState
+from actorgrid.labels import LABELS_MAX
 
 from ..answers import FireAnswer, RemoveScheduleAnswer, ScheduleAnswer
 from ..commands import FireSchedule, PauseSchedule, PutSchedule, RemoveSchedule, RunSchedule
@@ -36,6 +37,8 @@ SCHEDULES_BYTES_MAX = 4 * 2**20
 RUNS_KEPT = 20
 NAMES_TRIED = 100
 """Ids for the job of one due time: by hand, a schedule may be run several times in one second."""
+LABEL = "schedule"
+"""What each of its jobs is labelled with, so that all of them are found, long after they have ended."""
 STARTED, SKIPPED, MISSED, REFUSED = "started", "skipped", "missed", "refused"
 SKIP, QUEUE, REPLACE = "skip", "queue", "replace"
 _LATEST = 253_402_300_799
@@ -242,7 +245,10 @@ class Schedules:
         answer["held"] = len(self.records[name]["held"])
 
     def _job(self, record: ScheduleRecord, job_id: str) -> Mapping[str, Any]:
-        return {"name": record["name"], **record["job"], "job_id": job_id, "user_id": record["user_id"]}
+        given = record["job"]
+        labels = {**(given.get("labels") or {}), LABEL: record["name"]}
+        more = {"labels": labels} if len(labels) <= LABELS_MAX else {}
+        return {"name": record["name"], **given, **more, "job_id": job_id, "user_id": record["user_id"]}
 
     def _check(self, record: ScheduleRecord) -> None:
         """Raises what one more job of *record* is refused with."""
