@@ -10,7 +10,7 @@ import click
 
 from . import candidates
 from .call import CommandContext, host_command, host_options, pass_call
-from .show import coloured, table
+from .show import table
 from .times import left, seconds_above_zero
 from .work import request, work_options
 
@@ -234,7 +234,7 @@ def _outcome(run: dict[str, Any] | None) -> str:
     if run is None:
         return "-"
     if run["outcome"] == "started":
-        return coloured(run["state"] or "running")
+        return str(run["state"] or "running")
     return f"{run['outcome']} x{run['count']}" if run["count"] > 1 else str(run["outcome"])
 
 

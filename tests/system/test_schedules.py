@@ -57,6 +57,10 @@ def test_the_command_line_writes_shows_runs_and_removes(shared_agent: Agent) -> 
     assert "0 3 * * * Europe/Berlin" in cli("schedule", "list").stdout
     job_id = cli("schedule", "run-now", "nightly").stdout.strip()
     assert cli("logs", "-f", job_id).stdout == "night\n"
+    assert shared_agent.client().job(job_id)["name"] == "nightly"
+    assert "nightly  succeeded" in cli("ps", "--all", "--label", "schedule=nightly").stdout
+    misspelt = cli("schedule", "pause", "nigthly", check=False)
+    assert misspelt.returncode == 4 and "did you mean nightly?" in misspelt.stderr
     shown = cli("schedule", "show", "nightly").stdout
     assert "run_once" in shown and job_id in shown and "echo night" in shown
     assert json.loads(cli("schedule", "history", "nightly", "--json").stdout)["runs"][0]["job_id"] == job_id

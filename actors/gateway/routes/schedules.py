@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 from time import time
 from typing import Any
 
@@ -19,6 +20,7 @@ from actorgrid.actors.gateway.schemas.schedules import (
 from actorgrid.actors.gateway.server.route import RequestContext, Route, RouteTable
 from actorgrid.actors.gpu.messages import CheckFeasible
 from actorgrid.actors.jobs.due_times import check_trigger, upcoming
+from actorgrid.actors.ledger.command import Command
 from actorgrid.actors.ledger.commands import PauseSchedule, PutSchedule, RemoveSchedule, RunSchedule
 from actorgrid.actors.ledger.exec_limits import check_exec
 from actorgrid.actors.ledger.schedule_checks import NOT_SCHEDULED, is_schedule_name
@@ -68,6 +70,8 @@ async def put_schedule(call: RequestContext) -> Any:
     (record,) = await recorded(call, [wanted.job])
     await call.ask("gpu_coordinator", CheckFeasible(record["resources"]), FEASIBLE_S)
     job = {each: value for each, value in record.items() if each not in (*NOT_SCHEDULED, "job_id", "user_id")}
+    if not wanted.job.name and wanted.job.kind == "command":
+        del job["name"]  # each run is called as the schedule is
     job["pool"] = choose_pool(record["resources"], record["pool"])
     schedule = {
         "name": name,
@@ -87,27 +91,27 @@ async def put_schedule(call: RequestContext) -> Any:
 @ROUTES.add("DELETE", "/api/schedules/{name}", ScheduleRemoved, "schedules", errors=(UnknownSchedule,))
 async def delete_schedule(call: RequestContext) -> Any:
     """Remove a schedule; a run of it goes on."""
-    return await call.propose(RemoveSchedule(_name(call), call.caller))
+    return await _propose(call, RemoveSchedule(_name(call), call.caller))
 
 
 @ROUTES.add("POST", "/api/schedules/{name}/pause", ScheduleView, "schedules", errors=(UnknownSchedule,))
 async def pause_schedule(call: RequestContext) -> Any:
     """Let nothing more of it begin."""
-    await call.propose(PauseSchedule(_name(call), True, call.caller))
+    await _propose(call, PauseSchedule(_name(call), True, call.caller))
     return _shown(_known(call))
 
 
 @ROUTES.add("POST", "/api/schedules/{name}/resume", ScheduleView, "schedules", errors=(UnknownSchedule,))
 async def resume_schedule(call: RequestContext) -> Any:
     """Let it go on: what was due meanwhile is passed over."""
-    await call.propose(PauseSchedule(_name(call), False, call.caller))
+    await _propose(call, PauseSchedule(_name(call), False, call.caller))
     return _shown(_known(call))
 
 
 @ROUTES.add("POST", "/api/schedules/{name}/run", ScheduleFired, "schedules", errors=(UnknownSchedule, WrongState))
 async def run_schedule(call: RequestContext) -> Any:
     """Run it now, as if it were due."""
-    return await call.propose(RunSchedule(_name(call), call.caller))
+    return await _propose(call, RunSchedule(_name(call), call.caller))
 
 
 def _name(call: RequestContext) -> str:
@@ -116,6 +120,13 @@ def _name(call: RequestContext) -> str:
     if not is_schedule_name(name):
         raise _unknown(name, call)
     return name
+
+
+async def _propose(call: RequestContext, command: Command) -> Any:
+    try:
+        return await call.propose(command)
+    except UnknownSchedule as error:
+        raise _unknown(call.part("name"), call) from error
 
 
 def _known(call: RequestContext) -> ScheduleRecord:
@@ -127,11 +138,13 @@ def _known(call: RequestContext) -> ScheduleRecord:
 
 
 def _unknown(name: str, call: RequestContext) -> UnknownSchedule:
+    known = list(call.app.ledger.schedules)
+    near = difflib.get_close_matches(name[:80], known, n=1, cutoff=0.6)
     return UnknownSchedule(
         f"there is no schedule {name[:80]}",
         asked=name[:80],
-        found=f"{len(call.app.ledger.schedules)} schedules",
-        hint="actorgrid schedule list shows them",
+        found=f"{len(known)} schedules",
+        hint=f"did you mean {near[0]}?" if near else "actorgrid schedule list shows them",
     )
 
 
