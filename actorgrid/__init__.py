@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from actorgrid.client.dag import Dag as Dag
     from actorgrid.client.dag import Function as Function
     from actorgrid.client.environment import Environment as Environment
+    from actorgrid.client.extension import extend as extend
     from actorgrid.client.joblib_backend import register_joblib as register_joblib
     from actorgrid.client.local_cluster import LocalCluster as LocalCluster
     from actorgrid.client.task import task as task
@@ -48,6 +49,7 @@ _HOME = {
     "connect": "actorgrid.client.client",
     "current_task": "actorgrid.task_context",
     "current_actor": "actorgrid.client.actor_handles",
+    "extend": "actorgrid.client.extension",
     "gather": "actorgrid.client.waiting",
     "register_joblib": "actorgrid.client.joblib_backend",
     "task": "actorgrid.client.task",
@@ -71,6 +73,7 @@ __all__ = [
     "connect",
     "current_actor",
     "current_task",
+    "extend",
     "gather",
     "register_joblib",
     "task",

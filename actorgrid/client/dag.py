@@ -346,15 +346,29 @@ class Dag:
 
     # -- what is sent
 
-    def request(self, *, directory: bool = True, installed: bool = True, python: str) -> tuple[dict[str, Any], bytes]:
+    def check_plain(self) -> None:
+        """Raises InvalidGraph where anything is said that holds for a graph as a whole: an extension has none of it."""
+        plain = Dag()
+        said = [name for name, value in self._fields.items() if value != plain._fields[name]]
+        if said or self.environment is not None or self._client is not None:
+            raise InvalidGraph(
+                "what holds for a graph as a whole is said of the graph that is extended",
+                asked=", ".join(said) or "an environment, or a client",
+                hint="actorgrid.extend(Dag())",
+            )
+
+    def request(
+        self, *, directory: bool = True, installed: bool = True, python: str, relative: bool = False
+    ) -> tuple[dict[str, Any], bytes]:
         """The body of the request for it, and the file with what its steps run (empty: they are commands).
 
-        *directory*, *installed*: whether this process's directory and distributions are told, as for a job.
+        *directory*, *installed*: whether this process's directory and distributions are told, as for a job. *relative*:
+        its steps are to follow in another graph, under numbers that are not known yet.
         Raises UnpicklableFunction, which names the part of a step that cannot be sent.
         """
         from .dag_bundle import bundle_of
 
-        bundle, steps = bundle_of(self, self._steps, directory, installed, self._cache)
+        bundle, steps = bundle_of(self, self._steps, directory, installed, self._cache, relative)
         fields = {name: value for name, value in self._fields.items() if value}
         request = {
             "graph_id": self.id,

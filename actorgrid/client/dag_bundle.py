@@ -21,13 +21,17 @@ BUNDLE_BYTES_MAX = 2**30
 
 
 def bundle_of(
-    dag: Dag, steps: list[_Step], directory: bool, installed: bool, cache: str
+    dag: Dag, steps: list[_Step], directory: bool, installed: bool, cache: str, relative: bool
 ) -> tuple[bytes, list[dict[str, Any]]]:
     """The file with all calls and values, and the steps with where in it theirs are, and whose values they take.
-    *cache*: of steps that say nothing of it."""
+    *cache*: of steps that say nothing of it. *relative*: each call says its own number, so that a worker can tell where
+    in the whole graph those are that it names."""
     requests = [dict(step.request) for step in steps]
     modes = [
-        cache_mode(request.pop("cache", cache)) if request["kind"] == "function" else "none" for request in requests
+        cache_mode(request.pop("cache", "none" if request.get("extends") else cache))
+        if request["kind"] == "function"
+        else "none"
+        for request in requests
     ]
     with_cache = any(mode != "none" for mode in modes)
     if all(step.call is None and step.request["kind"] != "value" for step in steps):
@@ -51,10 +55,12 @@ def bundle_of(
             code = function_code(step.call.fn)
             if code.fn_id not in functions:
                 functions[code.fn_id] = writer.add(code.code)
-            fn = PartRef(functions[code.fn_id])
+            fn = PartRef(functions[code.fn_id], number if relative else None)
             what = f"step {request['id']}: its arguments"
             # What is kept for later, and what others take that are kept, is told with its digest.
             how = {**step.how, "digest": True} if with_cache else step.how
+            if request.get("extends"):
+                how = {**how, "extends": True}
             plain = plain_part(fn, step.call.args, step.call.kwargs, how, names)
             part = dumps([fn, *step.call[1:], how], what, make=make) if plain is None else plain
             if modes[number] != "none":

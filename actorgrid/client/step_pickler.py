@@ -21,10 +21,11 @@ _ATOMS = frozenset({int, float, str, bytes, bool, type(None), complex})
 
 
 class PartRef:
-    """Stands for a part of the bundle."""
+    """Stands for a part of the bundle: the function of a call, with the number of the call's step if that is told."""
 
-    def __init__(self, place: tuple[int, int]) -> None:
+    def __init__(self, place: tuple[int, int], number: int | None = None) -> None:
         self.place = place
+        self.number = number
 
 
 class PartNames:
@@ -40,7 +41,7 @@ class PartNames:
     def name(self, value: Any) -> tuple[Any, ...] | None:
         """What stands for a step, or for a part of the bundle; ``None`` for all else."""
         if isinstance(value, PartRef):
-            return ("part", *value.place)
+            return ("part", *value.place) if value.number is None else ("of", value.number, *value.place)
         if isinstance(value, Step):
             return self._of_step(value)
         if is_future(value):

@@ -119,6 +119,8 @@ class StepRequest(Resources):
         default=None, description="of a function: take its result over from an earlier graph, if it is there"
     )
 
+    extends: bool = Field(default=False, description="of a function: it may give further steps of the graph")
+
     @model_validator(mode="before")
     @classmethod
     def _line(cls, value: object) -> object:
@@ -132,6 +134,8 @@ class StepRequest(Resources):
             raise ValueError(f"step {self.id}: a command is missing: a line for the shell, or a list of words")
         if (self.kind in (StepKind.FUNCTION, StepKind.VALUE, StepKind.INLINE)) != (self.call is not None):
             raise ValueError(f"step {self.id}: functions and values have a call in the bundle, others have none")
+        if self.extends and (self.kind is not StepKind.FUNCTION or self.cache is not None or self.gang > 1):
+            raise ValueError(f"step {self.id}: what extends its graph is a function, of no gang and without cache")
         if self.cache is not None and self.kind is not StepKind.FUNCTION:
             raise ValueError(f"step {self.id}: cache is of functions: what a command gives is not kept")
         if self.kind is StepKind.MERGE and not self.inputs:
@@ -194,6 +198,11 @@ class GraphRequest(RequestBody):
     def keeps_results(self) -> bool:
         """Whether results of steps are to be found by later graphs."""
         return any(step.cache is not None for step in self.steps)
+
+    @property
+    def grows(self) -> bool:
+        """Whether steps of it may give further ones."""
+        return any(step.extends for step in self.steps)
 
     @model_validator(mode="after")
     def _whole(self) -> GraphRequest:

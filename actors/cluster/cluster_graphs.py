@@ -93,7 +93,9 @@ class ClusterGraphs:
                     hint=error.hint,
                     step=step,
                 ) from error
-        accepted: SubmittedJob = await self._desk.commit(SubmitGraph(request.graph, cache=request.cache or ABSENT))
+        accepted: SubmittedJob = await self._desk.commit(
+            SubmitGraph(request.graph, cache=request.cache or ABSENT, grows=request.grows or ABSENT)
+        )
         return accepted
 
     async def look(self, graph_id: str) -> dict[str, Any]:

@@ -41,6 +41,8 @@ class AcceptGraph:
     demands: tuple[tuple[str, ResourcesRecord], ...]
     cache: bool = False
     """Whether results of its steps may be taken over by later graphs."""
+    grows: bool = False
+    """Whether steps of it may give further ones."""
 
 
 @dataclass(frozen=True, slots=True)

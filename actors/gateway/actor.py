@@ -7,6 +7,7 @@ import socket
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
+from actorgrid.actors.files.blob_store import BlobStore
 from actorgrid.errors import ActorGridError, CallTimeout, PortInUse, StartFailed
 from actorgrid.supervisors.runtime import Waiter
 from actorgrid.supervisors.server import handles
@@ -16,7 +17,6 @@ from ..ledger.client import LedgerClient, LedgerFollower
 from ..ledger.messages import Applied, LedgerSnapshot
 from ..replication.messages import ChangesLost, StateChanged, UnwatchPrefix, WatchPrefix
 from ..work.credentials import read_key
-from .blobs import BlobStore
 from .server.application import GatewayApp
 from .server.auth import TokenGate, WorkGate
 from .server.bridge import Bridge

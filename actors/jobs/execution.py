@@ -31,6 +31,7 @@ from actorgrid.dag.allocators import Allocator
 from actorgrid.dag.model import OnFailure, StepKind
 
 from .decisions import Advance, ClusterCapacity, Finish, Releases
+from .extensions import FurtherSteps
 from .graph_end import FAILED, SETTLED, SUCCEEDED, begun_too_often, finish_of, source_of, without_running
 from .graph_spec import GraphSpec
 from .short_calls import SharedRest, ShortCalls
@@ -102,6 +103,7 @@ class GraphExecution:
         self._fresh: list[int] = []  # ready, and not looked at yet
         self._not_before: dict[int, float] = {}
         self._proposed: Advance | None = None
+        self.further = FurtherSteps(each["parent"] for each in job["graph"]["extensions"])
         self._cache = cache
         self._not_cached: set[int] = set()  # what they took over is gone
         self._gone: dict[int, None] = {}  # steps whose results are nowhere any more
@@ -128,6 +130,8 @@ class GraphExecution:
             self._gone.pop(number, None)
             self._given_up.pop(number, None)
             state = record["state"]
+            gave = state == SUCCEEDED and "same_as" not in record and self.spec.step(number).extends
+            self.further.step_is(number, gave=gave)
             if state == RELEASED:
                 self._move(number, RELEASED)
                 job = self._jobs.setdefault(record["job_id"], _Job([], False))
@@ -186,6 +190,9 @@ class GraphExecution:
         stopping = self.job["graph"]["stopping"] or self.job["cancel_requested"]
         if stopping:
             return None if self._jobs else self._end()
+        further = self.further.take()
+        if further is not None:
+            return self._propose(further)
         given_up = [{"step": number, "state": FAILED} for number in self._given_up]
         failed = given_up or self._first_failed is not None
         if failed and self.spec.request.on_failure is OnFailure.FAIL_FAST:
@@ -200,6 +207,8 @@ class GraphExecution:
         found = Advance(releases, settled, withdrawn, cached=cached)
         if found:
             return self._propose(found)
+        if self.further.open:
+            return None
         if not self._jobs and not any(self._state[number] == READY for _, number in self._ready):
             return self._end()
         return None
@@ -247,6 +256,8 @@ class GraphExecution:
         """Whether somebody takes what *number* gave: a step that is not settled, or is run *again*, or whoever waits
         for the graph."""
         graph = self.spec.graph
+        if number in self.further.open:
+            return True
         consumers = [each for each in graph.consumers[number] if number in graph.taken[each]]
         return not consumers or any(each in again or self._state[each] not in SETTLED for each in consumers)
 

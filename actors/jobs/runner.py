@@ -10,13 +10,15 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from time import time
 from typing import Any
 
-from actorgrid.actors.files.untrusted_files import read_whole
+from actorgrid.actors.files.blob_store import BlobStore
+from actorgrid.actors.files.untrusted_files import open_to_read, read_whole
 from actorgrid.actors.ledger.client import LedgerClient
 from actorgrid.actors.ledger.commands import AdvanceGraph, EndGraph
 from actorgrid.actors.ledger.field_checks import ABSENT
@@ -25,21 +27,27 @@ from actorgrid.actors.ledger.messages import Applied, Query
 from actorgrid.actors.ledger.query_answers import CachedGraphs, GraphSteps
 from actorgrid.actors.ledger.record_types import HostRecord, JobRecord
 from actorgrid.actors.ledger.tables.jobs import FINAL, GRAPH
-from actorgrid.actors.links.messages import AskHost, FetchBlobs
+from actorgrid.actors.links.messages import AskHost, FetchBlobs, FetchResult, SpreadBlobs
+from actorgrid.actors.work.attempt_dir import AttemptDir
 from actorgrid.actors.work.kept_attempts import kept_attempts
 from actorgrid.dag.allocators import Allocator, FirstAvailable, TimeOptimized, find_allocator
 from actorgrid.dag.hosts import ClusterTracker
 from actorgrid.errors import (
     ActorError,
     ActorGridError,
+    BadRequest,
     CallTimeout,
+    CyclicGraph,
+    HostUnreachable,
     InputLost,
     InvalidGraph,
     MailboxFull,
+    MissingProducer,
     NotARegularFile,
     NotFound,
     Overloaded,
     QuotaExceeded,
+    UnsatisfiableCost,
 )
 from actorgrid.supervisors.server import Server
 
@@ -47,6 +55,7 @@ from .background import Background
 from .cluster_capacity import bandwidth, capacities, hosts_up, live_claims, slots
 from .decisions import Advance, ClusterCapacity, Finish
 from .execution import GraphExecution
+from .extensions import EXTENDED_AT_ONCE, ReadExtension, read_further_steps
 from .graph_spec import SPEC_BYTES_MAX, GraphSpec, read_spec, spec_files
 from .guarded_allocator import GuardedAllocator
 from .step_cache import GRAPHS_MAX, NO_STEPS, StepCache
@@ -77,6 +86,7 @@ class _Graph:
     kicked: bool = False
     proposing: bool = False
     loading: bool = False
+    extending: bool = False
     wake_at: float | None = None
     held_until: float = 0.0
     idle_rounds: int = 0
@@ -265,6 +275,68 @@ class GraphRunner:
             first = page["next"]
         return found
 
+    # -- further steps
+
+    async def _extend(self, graph_id: str, graph: _Graph, execution: GraphExecution) -> None:
+        """Look for the further steps that steps gave, and have them proposed."""
+        try:
+            await self._look_for_further(execution)
+        except ActorGridError as error:
+            graph.note = f"further steps cannot be added: {error.message}"
+            self._server.log.info("graph %s: %s", graph_id, error)
+            await self._server.sleep(AGAIN_S)
+        graph.extending = False
+        self._kick(graph_id)
+
+    async def _look_for_further(self, execution: GraphExecution) -> None:
+        """Raises what is wrong with this host, or the way to another; then it is tried again."""
+        spec, first = execution.spec, len(execution.spec.graph)
+        hosts = {host["host_id"]: host for host in hosts_up(self._ledger.hosts, self._ledger.absent)}
+        looked_at: list[int] = []
+        extensions: list[dict[str, Any]] = []
+        failed: list[dict[str, Any]] = []
+        files: list[bytes] = []
+        for number in list(execution.further.open)[:EXTENDED_AT_ONCE]:
+            record = execution.records[number]
+            path = await self._result_path(record)
+            if path is None:
+                execution.inputs_lost("", [number])
+                continue
+            look = functools.partial(_further_of, path, record, spec, number, hosts)
+            try:
+                found = await self._background.run(look)
+            except (InvalidGraph, CyclicGraph, MissingProducer, UnsatisfiableCost, BadRequest) as error:
+                failed.append({"step": number, "state": "failed", "error": error.to_dict()})
+                looked_at.append(number)
+                continue
+            looked_at.append(number)
+            if found is not None:
+                extensions.append(found.to_record(number, first))
+                spec, first = found.spec, first + found.steps
+                files += found.files
+        if files:
+            store, least = BlobStore(self._server.host.paths.blobs_dir), self._server.host.settings.performance
+            await self._background.run(functools.partial(_keep, store, files, least.min_free_bytes))
+            if self._server.host.enrolment is not None:
+                digests = tuple(dict.fromkeys(digest for each in extensions for digest in each["files"]))
+                await self._server.call("links", SpreadBlobs(digests), FETCH_S)
+        execution.further.looked_at(looked_at, extensions, failed)
+
+    async def _result_path(self, record: StepRecord) -> Path | None:
+        """Where the result file of a step is on this host, brought here if need be; ``None``: nowhere any more."""
+        host_id, attempt_id = record["host"], record["attempt_id"]
+        if host_id == self._server.host.host_id:
+            path = AttemptDir(self._server.host.paths.attempts_dir, attempt_id).result
+            return path if path.exists() else None
+        try:
+            return Path(await self._server.call("links", FetchResult(host_id, attempt_id), FETCH_S))
+        except NotFound:
+            return None
+        except HostUnreachable:
+            if host_id not in self._ledger.hosts or self._ledger.hosts[host_id]["state"] == "lost":
+                return None
+            raise
+
     # -- what earlier graphs gave
 
     async def _cache(self, graph_id: str, job: JobRecord, spec: GraphSpec) -> StepCache:
@@ -333,6 +405,9 @@ class GraphRunner:
         if now < graph.held_until:
             self._wake(graph_id, graph, graph.held_until - now)
             return
+        if execution.further.open and not graph.extending:
+            graph.extending = True
+            self._server.spawn(self._extend(graph_id, graph, execution))
         found: Advance | Finish | None = None
         with self._contained(graph_id, graph):
             found = execution.decide(self._capacity(execution), now)
@@ -406,6 +481,8 @@ class GraphRunner:
             if isinstance(found, Advance):
                 self.advanced_total += 1
                 self.released_total += len(found.releases)
+                if found.extensions:
+                    self._anew(graph_id, graph)
             self._kick(graph_id)
 
     def _anew(self, graph_id: str, graph: _Graph) -> None:
@@ -462,6 +539,26 @@ def _prepare(
 
 def _add_to(cache: StepCache, graph_id: str, contents: Sequence[bytes], records: Mapping[int, StepRecord]) -> None:
     cache.add(read_spec(contents), graph_id, records)
+
+
+def _further_of(
+    path: Path, record: StepRecord, spec: GraphSpec, number: int, hosts: Mapping[str, HostRecord]
+) -> ReadExtension | None:
+    """The further steps behind what a step gave. Raises InvalidGraph and the like."""
+    try:
+        with open_to_read(path.parent, path.name) as fd:
+
+            def read(offset: int, size: int) -> bytes:
+                return os.pread(fd, size, record["offset"] + record["size"] + offset)
+
+            return read_further_steps(spec, number, read, hosts, capacities(hosts.values()))
+    except (OSError, NotARegularFile) as error:
+        raise NotFound(f"what a step left cannot be read: {error}", asked=path.name) from error
+
+
+def _keep(store: BlobStore, files: Sequence[bytes], min_free_bytes: int) -> None:
+    store.check_room(sum(map(len, files)), min_free_bytes)
+    store.put_all(files)
 
 
 def _unexpected(error: Exception) -> InvalidGraph:

@@ -43,6 +43,7 @@ class ShortCalls:
         graph_step = self._spec.graph.steps[number]
         alone = (
             step.kind is not StepKind.FUNCTION
+            or step.extends
             or (record is not None and record.get("alone"))
             or step.gpus
             or step.gang > 1

@@ -56,6 +56,8 @@ class GraphFacts(TypedDict):
     """The steps that came later, in their order."""
     cache: NotRequired[bool]
     """Whether what its steps gave may be taken over by later graphs, and is kept for that."""
+    grows: NotRequired[bool]
+    """Whether steps of it may give further ones."""
 
 
 class StepOfRecord(TypedDict):

@@ -6,6 +6,10 @@ A step's call is a part of the graph's bundle (``actorgrid/dag/bundle.py``): a p
     ("part", offset, size)            a value of its own in the bundle: a function of several steps, a shared value
     ("step", number)                  what another step gave
     ("inline", offset, size, number)  the call of a step that is computed anew here
+    ("of", number, offset, size)      the function of a call, which comes first in it, and the number of its step
+
+Numbers are those in the graph; in a bundle of further steps (``actorgrid/graph_extension.py``) they count from the
+first of these, and a call says its own, from which the others follow.
 
 *how* is a dict: ``word``, whether what it gives is told to the graph, if it is a number, a truth or a short text;
 ``digest``, whether its digest is;
@@ -31,7 +35,8 @@ from actorgrid import task_context
 from actorgrid.actors.ledger.graph_checks import is_word
 from actorgrid.actors.ledger.graph_records import StepResultRecord
 from actorgrid.dag.bundle import read_part
-from actorgrid.errors import DependencyFailed
+from actorgrid.errors import DependencyFailed, InvalidGraph
+from actorgrid.graph_extension import GraphExtension, write_extension
 from actorgrid.import_environment import environment_of, take
 from actorgrid.task_context import RunningCall
 from actorgrid.transports.task_frames import decode_result, encode_result
@@ -66,6 +71,10 @@ def run_steps(spec: CallSpec, write: Callable[[bytes], None]) -> int:
         said: dict[str, Any] = {}
         try:
             value, how = steps.call(number, offset, length, running)
+            further = b""
+            if isinstance(value, GraphExtension):
+                further = _further_steps(value, how)
+                value = value.value
             pickled = dump_value(value, function["max_result_bytes"])
             data = encode_result(pickled)
             steps.gave(number, value)
@@ -77,17 +86,28 @@ def run_steps(spec: CallSpec, write: Callable[[bytes], None]) -> int:
                 said["word"] = bool(how["until"](value))
         except BaseException as error:  # noqa: BLE001 - the outermost loop of a step: whatever it raises is its result
             named, exception = describe_failure(error)
-            data, code = encode_result(error=named, exception=exception), 1
+            data, further, code = encode_result(error=named, exception=exception), b"", 1
             print(named.details.get("traceback", ""), file=sys.stderr, end="")
         took_s = time.perf_counter() - began
         result: StepResultRecord = {"ok": code == 0, "offset": size, "size": len(data), "took_s": took_s}
         results.append({**result, **said})  # type: ignore[typeddict-item]
-        parts.append(data)
-        size += len(data)
+        parts.append(data + further)
+        size += len(data) + len(further)
         if code:
             break
     write(with_index(parts, results))
     return code
+
+
+def _further_steps(extension: GraphExtension, how: dict[str, Any]) -> bytes:
+    """What a step leaves behind its value. Raises InvalidGraph for one of which nobody expects it."""
+    if not how.get("extends"):
+        raise InvalidGraph(
+            "the step gives further steps, which its graph does not expect of it",
+            asked=f"{len(extension.request['steps'])} steps",
+            hint="add it with extends=True",
+        )
+    return write_extension(extension)
 
 
 class _Steps:
@@ -98,6 +118,8 @@ class _Steps:
         self._inputs = {int(number): place for number, place in function.get("step_inputs", {}).items()}
         self._values: dict[int, Any] = {}
         self._depth = 0
+        self._at = 0
+        self._base = 0
         with open(function["payload_path"], "rb") as file:
             self._bundle = memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ))
         environment = environment_of(self._bundle[-65_536:].tobytes())
@@ -106,6 +128,7 @@ class _Steps:
 
     def call(self, number: int, offset: int, size: int, running: RunningCall | None) -> tuple[Any, dict[str, Any]]:
         """Run a call of the bundle; gives its value, and how it is to be told."""
+        self._at, self._base = number, 0
         fn, args, kwargs, how = self._load(offset, size)
         if running is not None:
             running.function_name = getattr(fn, "__name__", "")
@@ -151,10 +174,21 @@ class _Steps:
         if self._depth >= INLINE_DEPTH_MAX:
             raise DependencyFailed("inline steps are nested too deep", found=f"{INLINE_DEPTH_MAX} levels")
         self._depth += 1
+        at, base = self._at, self._base
         try:
-            return self.call(number, offset, size, None)[0]
+            return self.call(number + base, offset, size, None)[0]
         finally:
             self._depth -= 1
+            self._at, self._base = at, base
+
+    def function(self, number: int, offset: int, size: int) -> Any:
+        """The function of the call that is read now, whose step has that number among the further ones."""
+        self._base = self._at - number
+        return self.part(offset, size)
+
+    def step(self, number: int) -> Any:
+        """What the step gave that has this number in the bundle."""
+        return self.value(number + self._base)
 
     def _load(self, offset: int, size: int) -> Any:
         return _StepUnpickler(read_part(self._bundle, offset, size), self).load()
@@ -170,7 +204,9 @@ class _StepUnpickler(pickle.Unpickler):
     def persistent_load(self, pid: Any) -> Any:
         match pid:
             case ("step", int(number)):
-                return self._steps.value(number)
+                return self._steps.step(number)
+            case ("of", int(number), int(offset), int(size)):
+                return self._steps.function(number, offset, size)
             case ("part", int(offset), int(size)):
                 return self._steps.part(offset, size)
             case ("inline", int(offset), int(size), int(number)):

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from actorgrid.actors.gateway.blobs import BlobStore
+from actorgrid.actors.files.blob_store import BlobStore
 from actorgrid.actors.gateway.server.listener import listen, remember, remembered
 from actorgrid.errors import DiskFull, StartFailed, StorageError
 

@@ -11,7 +11,8 @@ from typing import Any
 
 from actorgrid.actors.jobs.decisions import Advance, ClusterCapacity, Finish
 from actorgrid.actors.jobs.execution import GraphExecution
-from actorgrid.actors.jobs.graph_spec import GraphSpec, read_spec, write_spec
+from actorgrid.actors.jobs.extensions import read_further_steps
+from actorgrid.actors.jobs.graph_spec import GraphSpec, read_spec, spec_files, write_spec
 from actorgrid.actors.jobs.step_cache import StepCache
 from actorgrid.actors.ledger import commands
 from actorgrid.actors.ledger.command import Command
@@ -21,6 +22,7 @@ from actorgrid.dag.allocators import find_allocator
 from actorgrid.dag.hosts import ClusterTracker, HostCapacity
 from actorgrid.dag.model import StepKind
 from actorgrid.dag.requests import GraphRequest
+from actorgrid.graph_extension import GraphExtension, write_extension
 from tests.consensus.rig import host_record
 
 DIGEST = "ab" * 32
@@ -50,6 +52,8 @@ class Play:
     slots: int = 2
     gives: Outcome = lambda _play, _step, _run: None
     takes: Callable[[int], float] = lambda _step: 1.0
+    further: dict[str, list[dict[str, Any]]] = field(default_factory=dict)
+    """What steps give to run behind them, by their ids."""
     seed: int = 0
     ledger: Ledger = field(default_factory=Ledger)
     now: float = 1000.0
@@ -83,6 +87,7 @@ class Play:
         spec_bytes = write_spec(self.request)
         self.spec: GraphSpec = read_spec([spec_bytes])
         self.specs[self.graph_id] = self.spec
+        self.files = {SPEC_FILE: spec_bytes}
         self.do(
             commands.SubmitGraph(
                 {
@@ -123,6 +128,7 @@ class Play:
         self._term += 1
         self.do(commands.NewTerm(self._term))
         self._told.clear()
+        self.spec = read_spec([self.files[digest] for digest in spec_files(self.job["graph"])])
         hosts = [HostCapacity(name, 1000 * self.slots) for name in self._busy]
         self.allocator = find_allocator(self.request.strategy)
         urgency = self.allocator.prepare(self.spec.graph, ClusterTracker(self.spec.graph, hosts))
@@ -176,6 +182,7 @@ class Play:
         done = False
         while True:
             self._tell()
+            self._extend()
             up = frozenset(name for name, alive in self.alive.items() if alive)
             found = self.execution.decide(ClusterCapacity(self.slots * len(up), up), self.now)
             if found is None:
@@ -200,6 +207,27 @@ class Play:
             )
             self._tell()
             self.execution.carried_out()
+            if found.extensions:
+                self.lead()
+
+    def _extend(self) -> None:
+        """Look for further steps, as the runner does."""
+        first, spec = len(self.spec.graph), self.spec
+        looked_at, extensions = [], []
+        for number in list(self.execution.further.open):
+            if not self._is_kept(number):
+                self.execution.inputs_lost("", [number])
+                continue
+            steps = self.further.get(spec.step(number).id)
+            looked_at.append(number)
+            data = b"" if steps is None else write_extension(GraphExtension(None, {"steps": steps}, b"calls"))
+            found = read_further_steps(spec, number, lambda at, size, data=data: data[at : at + size], {}, [])  # type: ignore[misc]
+            if found is not None:
+                extensions.append(found.to_record(number, first))
+                self.files[extensions[-1]["file"]] = found.files[0]
+                spec, first = found.spec, first + found.steps
+        if looked_at:
+            self.execution.further.looked_at(looked_at, extensions, [])
 
     # -- the scheduler and the hosts
 

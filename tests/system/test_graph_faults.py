@@ -99,13 +99,27 @@ def values() -> dict[int, int]:
     for layer in range(LAYERS):
         for place in range(WIDTH):
             found[layer * WIDTH + place] = 1 + sum(found[each] for each in taken(layer, place))
-    return found
+    return {**found, **dict.fromkeys(range(LAYERS * WIDTH, LAYERS * WIDTH + FURTHER), 1)}
 
 
 def taken(layer: int, place: int) -> list[int]:
     if layer == 0:
         return []
     return [(layer - 1) * WIDTH + place] + ([(layer - 1) * WIDTH + (place + 1) % WIDTH] if place % 3 == 0 else [])
+
+
+FURTHER = 40
+
+
+def grow(store: Store) -> Any:
+    """Gives more of them; the first time its process dies with that."""
+    dag = Dag()
+    kept = dag.value(store)
+    for number in range(LAYERS * WIDTH, LAYERS * WIDTH + FURTHER):
+        dag.options(id=f"s{number}", retries=5, runtime_s=0.02, cpus=0.25).add(work, kept, number)
+    if store.first_time("grow", -1):
+        os.kill(os.getpid(), signal.SIGKILL)
+    return actorgrid.extend(dag)
 
 
 def graph_of(store: Store) -> Dag:
@@ -123,6 +137,7 @@ def graph_of(store: Store) -> Dag:
             elif number % 151 == 77:
                 fn, options = hangs, {**options, "timeout": 5}
             steps.append(dag.options(**options).add(fn, kept, number, *inputs))
+    dag.add(grow, kept, id="grow", after=steps[LAYERS * WIDTH // 4], retries=5, extends=True)
     return dag
 
 
@@ -196,22 +211,26 @@ def check_one_result_each(hosts: Three, graph_id: str, store: Store) -> None:
     expected, rows = values(), store.rows()
     run = hosts[1].client().graph(graph_id)
     steps = run.steps()
-    assert len(steps) == len(expected) == len(rows)
+    assert len(steps) - 1 == len(expected) == len(rows)
+    ids = {}
     for step in steps:
-        number = int(step["id"][1:])
+        if step["id"] == "grow":
+            continue
+        number = int(step["id"].rpartition("s")[2])
+        ids[number] = step["id"]
         assert step["state"] == "succeeded", step
         attempt, value, _ = rows[number]
         assert value == expected[number]
         assert attempt == step["attempt_id"], f"{step} is not of the run that wrote last: {rows[number]}"
     for number in random.Random(1).sample(sorted(expected), 20):
-        assert run[f"s{number}"].result(LONG_S) == expected[number]
+        assert run[ids[number]].result(LONG_S) == expected[number]
 
 
 def test_whatever_dies_every_step_has_one_result(three: Three, tmp_path: Path) -> None:
     store = Store(tmp_path / "store")
     rng = random.Random(16)
     run = three[0].client().dag(graph_of(store))
-    last = LAYERS * WIDTH
+    last = LAYERS * WIDTH + FURTHER + 1
     killed = {"work": 0, "shims": 0}
     leader_killed = member_killed = False
     deadline = time.monotonic() + LONG_S

@@ -290,6 +290,52 @@ def test_an_environment_of_the_graph(client: actorgrid.Client) -> None:
     assert client.dag(dag).result(WAIT_S) == {"a": ("yes", "too")}
 
 
+def search(depth: int, x: int) -> Any:
+    """A step that gives steps like itself, and one that gathers what these find."""
+    if depth == 0:
+        return x
+    dag = Dag()
+    found = [dag.add(search, depth - 1, 2 * x + side, extends=True, id=f"s{side}") for side in (0, 1)]
+    shared = dag.inline(inc, 0)
+    dag.add(lambda values, one: (sorted(values), one), found, shared, id="both")
+    return actorgrid.extend(dag, x)
+
+
+def test_steps_give_steps(client: actorgrid.Client, shared_agent: Agent) -> None:
+    dag = Dag("grows")
+    dag.add(search, 2, 1, extends=True, id="root")
+    run = client.dag(dag)
+    result = run.result(WAIT_S)
+    assert result == {
+        "root": 1,
+        "root/both": ([2, 3], 1),
+        "root/s0/both": ([4, 5], 1),
+        "root/s1/both": ([6, 7], 1),
+    }
+    assert run["root/s1/s0"].result(WAIT_S) == 6
+    assert run.states == {"succeeded": 10}
+    assert "root/s0/s1" in shared_agent.cli("dag", "show", run.id).stdout
+
+
+def test_steps_that_cannot_follow_fail_the_step_that_gave_them(client: actorgrid.Client) -> None:
+    def greedy() -> Any:
+        more = Dag()
+        more.add(inc, 1, gpus=64, id="too-much")
+        return actorgrid.extend(more)
+
+    dag = Dag("cannot")
+    dag.add(greedy, extends=True, id="root")
+    with pytest.raises(errors.StepFailed, match="root") as failed:
+        client.dag(dag).result(WAIT_S)
+    assert "UnsatisfiableCost" in failed.value.found and "too-much" in failed.value.found
+    dag = Dag("unexpected")
+    dag.add(greedy, id="root")
+    with pytest.raises(errors.StepFailed) as failed:
+        client.dag(dag).result(WAIT_S)
+    assert isinstance(failed.value.__cause__, errors.InvalidGraph)
+    assert "extends=True" in failed.value.__cause__.hint
+
+
 def test_what_an_earlier_graph_gave_is_taken_over(
     client: actorgrid.Client, shared_agent: Agent, tmp_path: Path
 ) -> None:

@@ -57,6 +57,8 @@ def step_states(graph: JobRecord, counted_states: Mapping[str, int] | None) -> d
     found = dict(counted_states)
     begun = sum(found.values())
     found["waiting"] = found.pop("stumbled", 0) + found.get("waiting", 0) + graph["graph"]["steps"] - begun
+    if graph["state"] == JobState.SUCCEEDED:
+        del found["waiting"]  # values and inlined calls, which are not run
     return {state: found[state] for state in STATES if found.get(state)}
 
 

@@ -144,7 +144,7 @@ async def post_graph(call: RequestContext) -> Any:
         **({"annotations": request.annotations} if request.annotations else {}),
         **({"labels": request.labels} if request.labels else {}),
     }
-    accept = AcceptGraph(graph, _demands(request), request.keeps_results)
+    accept = AcceptGraph(graph, _demands(request), request.keeps_results, request.grows)
     return await call.ask("cluster_manager", accept, COMMIT_TIMEOUT_S)
 
 

@@ -20,7 +20,7 @@ from aiohttp import web
 from pydantic import BaseModel
 
 import actorgrid
-from actorgrid.actors.gateway.blobs import BlobStore
+from actorgrid.actors.files.blob_store import BlobStore
 from actorgrid.actors.gateway.graph_files import GraphFiles
 from actorgrid.actors.gateway.routes import (
     cluster,

@@ -23,17 +23,19 @@ from ..graph_checks import (
 GRAPHS_SINCE = 8
 """The version from which there are graphs."""
 CACHE_SINCE = 9
-"""The version from which graphs take results over from earlier ones."""
+"""The version from which graphs take results over from earlier ones, and grow."""
 
 
 @verb("submit_graph", Proposer.DOOR, since=GRAPHS_SINCE, new_work=True)
 class SubmitGraph(Command):
     """Accept a graph, a job of its own that runs nothing; one whose id is known already is a duplicate and changes
-    nothing. *cache*: later graphs may take over what its steps gave, which is kept for that."""
+    nothing. *cache*: later graphs may take over what its steps gave, which is kept for that. *grows*: steps of it
+    may give further ones."""
 
     graph: GraphJob
     waiting_bytes: WaitingBytes | Absent = ABSENT
     cache: Annotated[Truth, Since(CACHE_SINCE)] | Absent = ABSENT
+    grows: Annotated[Truth, Since(CACHE_SINCE)] | Absent = ABSENT
 
     @classmethod
     def check(cls, plain: Plain) -> None:

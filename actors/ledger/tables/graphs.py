@@ -194,6 +194,8 @@ class Graphs:
         facts: GraphFacts = {**given["graph"], "stopping": False, "retries": 0, "extensions": []}
         if command.cache is True:
             facts["cache"] = True
+        if command.grows is True:
+            facts["grows"] = True
         own = {**given, "kind": GRAPH, "resources": {}, "graph": facts, "depends_on": []}
         job = new_job(own, self._jobs.next_ordinal, entry.index, entry.at)
         self._jobs.accept_running(cast("JobRecord", {**job, "state": RUNNING}))
