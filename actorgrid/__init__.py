@@ -21,11 +21,15 @@ if TYPE_CHECKING:
     from actorgrid.client.extension import extend as extend
     from actorgrid.client.joblib_backend import register_joblib as register_joblib
     from actorgrid.client.local_cluster import LocalCluster as LocalCluster
+    from actorgrid.client.sweep_reports import report as report
     from actorgrid.client.task import task as task
     from actorgrid.client.user_actors import actor as actor
     from actorgrid.client.waiting import as_completed as as_completed
     from actorgrid.client.waiting import gather as gather
     from actorgrid.client.waiting import wait as wait
+    from actorgrid.dag.early_stopping import MedianStopping as MedianStopping
+    from actorgrid.dag.early_stopping import StoppedTrial as StoppedTrial
+    from actorgrid.dag.early_stopping import SuccessiveHalving as SuccessiveHalving
     from actorgrid.errors import ActorGridError as ActorGridError
     from actorgrid.fencing import FencingToken as FencingToken
     from actorgrid.objects.refs import Ref as Ref
@@ -43,7 +47,10 @@ _HOME = {
     "FencingToken": "actorgrid.fencing",
     "Function": "actorgrid.client.dag",
     "LocalCluster": "actorgrid.client.local_cluster",
+    "MedianStopping": "actorgrid.dag.early_stopping",
     "Ref": "actorgrid.objects.refs",
+    "StoppedTrial": "actorgrid.dag.early_stopping",
+    "SuccessiveHalving": "actorgrid.dag.early_stopping",
     "actor": "actorgrid.client.user_actors",
     "as_completed": "actorgrid.client.waiting",
     "connect": "actorgrid.client.client",
@@ -52,6 +59,7 @@ _HOME = {
     "extend": "actorgrid.client.extension",
     "gather": "actorgrid.client.waiting",
     "register_joblib": "actorgrid.client.joblib_backend",
+    "report": "actorgrid.client.sweep_reports",
     "task": "actorgrid.client.task",
     "wait": "actorgrid.client.waiting",
 }
@@ -66,7 +74,10 @@ __all__ = [
     "FencingToken",
     "Function",
     "LocalCluster",
+    "MedianStopping",
     "Ref",
+    "StoppedTrial",
+    "SuccessiveHalving",
     "__version__",
     "actor",
     "as_completed",
@@ -76,6 +87,7 @@ __all__ = [
     "extend",
     "gather",
     "register_joblib",
+    "report",
     "task",
     "wait",
 ]

@@ -131,6 +131,7 @@
     - InputLost
     - StepFailed
     - StepSkipped
+    - StoppedEarly
     - OutsideTask
 
 Each error says what was asked, what was found and what to try (``asked``, ``found``, ``hint``); all
@@ -831,6 +832,10 @@ class StepFailed(TaskError):
 
 class StepSkipped(TaskError):
     """A step of a graph was passed over: a condition does not hold, or what it takes was passed over."""
+
+
+class StoppedEarly(TaskError):
+    """A trial of a sweep is not to go on, as others did better; ``details`` has its ``step`` and ``metric``."""
 
 
 class OutsideTask(TaskError):

@@ -7,6 +7,7 @@ import time
 from collections.abc import Container
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from typing import Any
 
 from actorgrid.errors import OutsideTask, TaskCancelled
 from actorgrid.fencing import FencingToken, is_fencing_token
@@ -26,7 +27,7 @@ SESSION_RETRIES = 3
 class RunningCall:
     """What a worker knows of the call that it runs: kept as it is there, and put into words when somebody asks."""
 
-    __slots__ = ("function_name", "name", "parent", "retries_left", "started", "stopping", "task", "timeout_s")
+    __slots__ = ("function_name", "name", "parent", "retries_left", "started", "stopping", "sweep", "task", "timeout_s")
 
     def __init__(self, task: tuple[str, int], timeout_s: float | None, stopping: Container[int] = ()) -> None:
         self.task = task  # the session's id and the task's number in it; of a job, its id and 0
@@ -37,6 +38,7 @@ class RunningCall:
         self.name = ""
         self.retries_left: int | None = SESSION_RETRIES
         self.parent = ""
+        self.sweep: dict[str, Any] | None = None  # the sweep that it is a trial of, as its graph has it
 
     @property
     def id(self) -> str:

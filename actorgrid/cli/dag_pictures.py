@@ -148,6 +148,7 @@ def _host_names(call: CommandContext) -> dict[str, str]:
 
 
 def _step(document: dict[str, Any], job: dict[str, Any] | None, numbers: dict[int, int], began: float) -> StepView:
+    from actorgrid.dag.early_stopping import STOPPED
     from actorgrid.dag.step_view import StepView
 
     state, host, gpus = document["state"], document["host"], document.get("gpu_indexes") or ()
@@ -160,7 +161,9 @@ def _step(document: dict[str, Any], job: dict[str, Any] | None, numbers: dict[in
             start, end = attempt.get("started_at"), time.time()
     if document.get("cached_from"):
         state = "cached"
-    ran = state in ("succeeded", "failed", "running") and start and end
+    elif document.get("word") == STOPPED:
+        state = "stopped"
+    ran = state in ("succeeded", "stopped", "failed", "running") and start and end
     error = document.get("error")
     return StepView(
         document["id"],

@@ -128,11 +128,15 @@ def _rows(steps: list[dict[str, Any]], jobs: dict[str, dict[str, Any]]) -> list[
 
 
 def _row(step: dict[str, Any], job: dict[str, Any] | None) -> list[str]:
+    from actorgrid.dag.early_stopping import STOPPED
+
     state = step["state"]
     began, ended = step.get("started_at"), step.get("ended_at")
     host, gpus = step["host"], step.get("gpu_indexes", [])
     if step.get("cached_from"):
         state = "cached"
+    elif step.get("word") == STOPPED:
+        state = "stopped"
     if state == "released" and job is not None:
         state = job["state"]
         attempt = job["attempts"][-1] if job["attempts"] else {}

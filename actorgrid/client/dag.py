@@ -16,8 +16,9 @@ import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Generic, NamedTuple, NoReturn, ParamSpec, TypeVar, cast
+from typing import TYPE_CHECKING, Any, Generic, Literal, NamedTuple, NoReturn, ParamSpec, TypeVar, cast
 
+from actorgrid.dag.early_stopping import StoppingRule, rule_of, to_plain
 from actorgrid.errors import BadRequest, InvalidGraph, WrongState
 
 from . import task as task_module
@@ -298,13 +299,37 @@ class Dag:
     # -- sweeps
 
     def sweep(
-        self, fn: Callable[..., T], /, *, options: Mapping[str, Any] | None = None, **grid: Iterable[Any]
+        self,
+        fn: Callable[..., T],
+        /,
+        *,
+        options: Mapping[str, Any] | None = None,
+        stop: str | StoppingRule | None = None,
+        report: Literal["min", "max"] = "min",
+        **grid: Iterable[Any],
     ) -> dict[tuple[tuple[str, Any], ...], Step[T]]:
         """Add ``fn(**point)`` for each point of the grid: ``sweep(train, lr=[0.1, 0.01], seed=range(5))``. Gives each
-        point's step, by the point."""
-        points = itertools.product(*grid.values())
+        point's step, by the point.
+
+        *stop*: ``asha``, ``median``, or a rule with other figures: trials that report metrics
+        (``actorgrid.report(step=, metric=)``) end early where it says so, and give a ``StoppedTrial``. *report*:
+        whether small metrics are good, or large ones. Raises BadRequest.
+        """
+        sweep: dict[str, Any] = {}
+        if stop is not None:
+            if report not in ("min", "max"):
+                raise BadRequest(
+                    "metrics are good when small or when large", asked=f"report={report!r}", hint="min, max"
+                )
+            sweep = {"id": f"{self.id}.{len(self)}", "mode": report, "rule": to_plain(rule_of(stop))}
         adder = self.options(**(options or {}))
-        return {own: adder.add(fn, **dict(own)) for own in (tuple(zip(grid, point, strict=True)) for point in points)}
+        made: dict[tuple[tuple[str, Any], ...], Step[T]] = {}
+        for trial, point in enumerate(itertools.product(*grid.values())):
+            own = tuple(zip(grid, point, strict=True))
+            made[own] = adder.add(fn, **dict(own))
+            if sweep:
+                self._steps[made[own].number].how["sweep"] = {**sweep, "trial": trial}
+        return made
 
     # -- looking
 

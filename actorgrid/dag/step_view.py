@@ -21,6 +21,7 @@ STATES = (
     "running",
     "succeeded",
     "cached",
+    "stopped",
     "failed",
     "skipped",
 )

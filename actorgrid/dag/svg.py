@@ -17,6 +17,7 @@ COLOURS = {
     "running": ("#cfe2ff", "#1f6feb"),
     "succeeded": ("#d3f2dc", "#2b8a4b"),
     "cached": ("#c9f2ef", "#0c8599"),
+    "stopped": ("#e5dbff", "#6741d9"),
     "failed": ("#ffd6d6", "#c92a2a"),
     "skipped": ("#e6e6e6", "#8d8d8d"),
 }

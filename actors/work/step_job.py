@@ -12,7 +12,7 @@ Numbers are those in the graph; in a bundle of further steps (``actorgrid/graph_
 first of these, and a call says its own, from which the others follow.
 
 *how* is a dict: ``word``, whether what it gives is told to the graph, if it is a number, a truth or a short text;
-``digest``, whether its digest is;
+``digest``, whether its digest is; ``sweep``, the sweep that it is a trial of (``actorgrid/client/dag.py``);
 ``until``, a function of a value that says whether a loop is done.
 
 Only workers import this: here users' bytes become objects.
@@ -35,7 +35,8 @@ from actorgrid import task_context
 from actorgrid.actors.ledger.graph_checks import is_word
 from actorgrid.actors.ledger.graph_records import StepResultRecord
 from actorgrid.dag.bundle import read_part
-from actorgrid.errors import DependencyFailed, InvalidGraph
+from actorgrid.dag.early_stopping import STOPPED, StoppedTrial
+from actorgrid.errors import DependencyFailed, InvalidGraph, StoppedEarly
 from actorgrid.graph_extension import GraphExtension, write_extension
 from actorgrid.import_environment import environment_of, take
 from actorgrid.task_context import RunningCall
@@ -80,7 +81,9 @@ def run_steps(spec: CallSpec, write: Callable[[bytes], None]) -> int:
             steps.gave(number, value)
             if how.get("word") and is_word(value):
                 said["word"] = value
-            if how.get("digest"):
+            if isinstance(value, StoppedTrial):
+                said["word"] = STOPPED
+            elif how.get("digest"):
                 said["digest"] = hashlib.sha256(data).hexdigest()
             if "until" in how:
                 said["word"] = bool(how["until"](value))
@@ -132,9 +135,15 @@ class _Steps:
         fn, args, kwargs, how = self._load(offset, size)
         if running is not None:
             running.function_name = getattr(fn, "__name__", "")
-        value = fn(*args, **kwargs)
-        if isinstance(value, CoroutineType):
-            value = asyncio.run(value)
+            running.sweep = how.get("sweep")
+        try:
+            value = fn(*args, **kwargs)
+            if isinstance(value, CoroutineType):
+                value = asyncio.run(value)
+        except StoppedEarly as stopped:
+            if "sweep" not in how:
+                raise
+            value = StoppedTrial(int(stopped.details["step"]), float(stopped.details["metric"]))
         return value, how
 
     def gave(self, number: int, value: Any) -> None:

@@ -6,6 +6,7 @@ import asyncio
 import json
 import os
 import signal
+import threading
 import time
 from collections import Counter
 from collections.abc import Iterator
@@ -288,6 +289,38 @@ def test_an_environment_of_the_graph(client: actorgrid.Client) -> None:
     dag = Dag("environment", env={"OF_THE_GRAPH": "yes"}, python=None)
     dag.add(lambda: (os.environ.get("OF_THE_GRAPH"), os.environ.get("OF_THE_STEP")), env={"OF_THE_STEP": "too"}, id="a")
     assert client.dag(dag).result(WAIT_S) == {"a": ("yes", "too")}
+
+
+def trial(level: float, steps: int) -> float:
+    value = 0.0
+    for step in range(1, steps + 1):
+        threading.Event().wait(0.02)
+        value = level + 1 / step
+        actorgrid.report(step=step, metric=value)
+    return value
+
+
+def best(found: list[Any]) -> tuple[float, int]:
+    values = [each for each in found if not isinstance(each, actorgrid.StoppedTrial)]
+    return min(values), len(found) - len(values)
+
+
+def test_trials_of_a_sweep_that_are_worse_end_early(client: actorgrid.Client, shared_agent: Agent) -> None:
+    dag = Dag("sweep")
+    points = dag.sweep(trial, level=range(12), steps=[18], stop="asha", options={"cpus": 0.25})
+    dag.add(best, list(points.values()), id="best")
+    run = client.dag(dag)
+    found, stopped = run.result(WAIT_S)["best"]
+    assert 0 <= found <= 1.1, "the best goes to its end, but for what began after it"
+    assert stopped >= 4
+    first = run[points[("level", 11), ("steps", 18)]].result(0)
+    assert isinstance(first, float) or first == actorgrid.StoppedTrial(first.step, 11 + 1 / first.step)
+    words = [step.get("word") for step in run.steps()]
+    assert words.count("stopped early") == stopped
+    assert "stopped" in shared_agent.cli("dag", "show", run.id).stdout
+    assert trial(1.0, 2) == 1.5, "by itself it just runs"
+    with pytest.raises(errors.BadRequest):
+        actorgrid.report(step=1, metric=float("nan"))
 
 
 def search(depth: int, x: int) -> Any:
