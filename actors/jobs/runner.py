@@ -355,8 +355,12 @@ class GraphRunner:
                 await self._background.run(functools.partial(_add_to, found, other["job_id"], contents, records))
             except ActorGridError as error:  # its files are gone: there is less to find
                 self._server.log.info("graph %s cannot be looked through: %s", other["job_id"], error)
-        attempts = found.attempts()
-        found.keep_only({host: await self._kept_attempts(host, names) for host, names in attempts.items()})
+        kept: dict[str, set[str]] = {}
+        for host_id, names in found.attempts().items():
+            host = self._ledger.hosts.get(host_id)
+            if host is not None and host["state"] == "up" and host_id not in self._ledger.absent:
+                kept[host_id] = await self._kept_attempts(host_id, names)
+        found.keep_only(kept)
         return found
 
     async def _kept_attempts(self, host_id: str, names: list[str]) -> set[str]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 import time
@@ -105,7 +106,9 @@ def graph_run_peers(runs: int) -> Iterator[Figure]:
         try:
             python = python_with(package)
             script = Path(__file__).with_name("peer_workflow.py")
-            found = answer_of(name, [python, script, package, count, tasks], WAIT_S)
+            # Parsl starts programs of its environment by their names.
+            path = {"PATH": f"{python.parent}:{os.environ.get('PATH', '')}"}
+            found = answer_of(name, [python, script, package, count, tasks], WAIT_S, path)
         except Skipped as reason:
             reasons.append(str(reason))
             continue

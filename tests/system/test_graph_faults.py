@@ -261,3 +261,24 @@ def test_whatever_dies_every_step_has_one_result(three: Three, tmp_path: Path) -
     assert settled(three, run.id)["job"]["state"] == "succeeded"
     assert killed["work"] >= 5 and killed["shims"] >= 2 and leader_killed and member_killed
     check_one_result_each(three, run.id, store)
+
+
+def squared(x: int) -> int:
+    return x * x
+
+
+def test_results_that_lie_on_other_hosts_are_taken_over(three: Three) -> None:
+    def graph(last: int) -> Any:
+        dag = Dag("kept", cache="inputs")
+        dag.add(sum, dag.map(squared, [*range(11), last], cpus=0.5, runtime_s=0.1), id="all")
+        return three[1].client().dag(dag)
+
+    first = graph(11)
+    assert first.result(LONG_S) == {"all": 506}
+    assert len({step["host"] for step in first.steps()}) > 1
+    again = graph(11)
+    assert again.result(LONG_S) == {"all": 506}
+    assert all("cached_from" in step for step in again.steps())
+    changed = graph(12)
+    assert changed.result(LONG_S) == {"all": 529}
+    assert sum("cached_from" in step for step in changed.steps()) == 11
