@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from actorgrid.errors import JobNotRunning, NotATerminal
+from actorgrid.errors import HostUnreachable, JobNotRunning, NotATerminal, NotFound
 
 from . import candidates
 from .call import CommandContext, host_command
@@ -200,9 +200,12 @@ class TerminalAttendance:
         from actorgrid.client.http import segment
 
         query = {"stream": "stdout", "attempt": address.attempt, "offset": session.at, "rank": self._rank or None}
-        with self._call.http.stream(f"/api/jobs/{segment(self._job_id)}/logs", **query) as response:
-            while piece := response.read1(64 * 1024):
-                sys.stdout.buffer.write(piece)
+        try:
+            with self._call.http.stream(f"/api/jobs/{segment(self._job_id)}/logs", **query) as response:
+                while piece := response.read1(64 * 1024):
+                    sys.stdout.buffer.write(piece)
+        except (HostUnreachable, NotFound) as error:  # it was lost with its host, or is not kept any more
+            say(f"actorgrid: the last of its output is not to be had: {error.message}", err=True)
         sys.stdout.flush()
 
     def _say(self, text: str) -> None:

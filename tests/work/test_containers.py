@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import subprocess
 from pathlib import Path
 from typing import Any
 
@@ -13,11 +14,13 @@ from actorgrid.actors.work.container_endings import failure_of_runtime
 from actorgrid.actors.work.containers import (
     ContainerRuntime,
     check_mounts,
+    command_inside,
     container_command,
     find_runtime,
     in_container,
 )
 from actorgrid.actors.work.environment import by_vendor
+from actorgrid.actors.work.exec_child import ExecChild, ExecFiles
 from actorgrid.client.options import options_of
 from actorgrid.container_words import MOUNTS_MAX, is_container, is_image, mount_of
 from actorgrid.errors import BadRequest, ContainerFailed
@@ -194,3 +197,57 @@ def test_a_removal_that_does_not_end_is_given_up(tmp_path: Path) -> None:
     assert not removal.is_over() and not removal.is_over()
     removal.give_up()
     until(removal.is_over, "the removal is over")
+
+
+@pytest.mark.parametrize("runtime", ["podman", "docker"])
+def test_another_command_is_run_in_the_container_by_its_runtime(tmp_path: Path, runtime: str) -> None:
+    (tmp_path / runtime).write_text("#!/bin/sh\n")
+    (tmp_path / runtime).chmod(0o755)
+    asked = spec(env={**ENV, "PATH": str(tmp_path)})
+    asked["container"]["wish"] = {"image": "x"}
+    inside = command_inside(asked, ["sh", "-c", "ls"], {"TERM": "xterm"}, os.getpid(), [], has_terminal=True)
+    assert inside.command[0] == str(tmp_path / runtime)
+    assert inside.command[1:4] == ["exec", "--interactive", "--tty"]
+    assert inside.command[-4:] == [asked["container"]["name"], "sh", "-c", "ls"]
+    assert ("--env", "TERM") in zip(inside.command, inside.command[1:], strict=False)
+    assert (inside.inside_pid, inside.env) == (0, None)
+    plain = command_inside(asked, ["ls"], {}, os.getpid(), [], has_terminal=False)
+    assert "--tty" not in plain.command
+
+
+def test_another_command_of_apptainer_goes_to_where_the_containers_processes_are(tmp_path: Path) -> None:
+    (tmp_path / "apptainer").write_text("#!/bin/sh\n")
+    (tmp_path / "apptainer").chmod(0o755)
+    asked = spec(env={**ENV, "PATH": str(tmp_path)})
+    asked["container"]["wish"] = {"image": "x"}
+    asked["id"] = "j.1"
+    with pytest.raises(ContainerFailed, match="has not begun"):
+        command_inside(asked, ["ls"], {}, os.getpid(), [os.getpid(), 2**22], has_terminal=False)
+    # In the place of a container: a process in a mount namespace of its own.
+    apart = subprocess.Popen(
+        ["unshare", "-m", "sh", "-c", "echo up; read x"],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        env={"PATH": os.environ["PATH"], "INSIDE": "yes"},
+    )
+    assert apart.stdin is not None and apart.stdout is not None
+    with apart:
+        if apart.stdout.readline() != b"up\n":
+            pytest.skip("no mount namespace is to be had here")
+        inside = command_inside(
+            asked, ["readlink", "/proc/self/ns/mnt"], {"MORE": "x"}, os.getpid(), [apart.pid], has_terminal=False
+        )
+        assert inside.inside_pid == apart.pid
+        assert inside.env is not None and (inside.env["INSIDE"], inside.env["MORE"]) == ("yes", "x")
+        child = ExecChild(inside.command, inside.env, "/", None, 0, inside.inside_pid)
+        read, write = os.pipe()
+        null = os.open(os.devnull, os.O_RDWR)
+        pid, fault = child.start(ExecFiles(null, write, null, False))
+        for fd in (write, null):
+            os.close(fd)
+        with open(read, "rb") as pipe:
+            assert pipe.read().decode().strip() == os.readlink(f"/proc/{apart.pid}/ns/mnt")
+        assert os.waitpid(pid, 0)[1] == 0
+        os.close(fault)
+        apart.stdin.close()

@@ -7,6 +7,7 @@ import socket
 import sys
 import time
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -297,3 +298,31 @@ def test_people_come_to_a_function_that_a_worker_serves_and_leave_with_it(rig: R
     assert rig.ended(attempt_id)["state"] == "succeeded"
     with pytest.raises((PeerRefused, OSError)):
         come(where, sh("true"))
+
+
+def test_whoever_sends_what_is_no_channel_ends_nothing_but_that(rig: Rig, come: Come, tmp_path: Path) -> None:
+    attempt_id = started(rig, "a", gated(tmp_path / "gate", "true"))
+    where = found(rig, attempt_id)
+    for said in (b"GET / HTTP/1.1\r\n\r\n", b"\xff" * 100, b"\0\0\0\1\xc0", b"\0\0\0\0", b""):
+        with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as stranger:
+            stranger.settimeout(30)
+            stranger.connect(where["path"])
+            stranger.sendall(said)
+            stranger.shutdown(socket.SHUT_WR)
+            with suppress(ConnectionResetError):
+                while stranger.recv(4096):
+                    pass
+    long_frame, odd_frame = b"\0\0\0\0\4\xff\xff\xff\xff", b"\0\0\0\0\5\0\0\0\1\xc0"
+    for said in (b"\0\0\0\0\0", b"\7" * 50, long_frame, odd_frame, b"\1\0\0\0\x08" + b"\xff" * 8):
+        client = come(where)
+        client.socket.sendall(said)
+        with suppress(ConnectionResetError):
+            while client.frame()[0] != "gone":
+                pass
+    late = come(where, sh("cat"))
+    late.send("size", 0, 0)
+    with pytest.raises(MalformedBody):
+        late.until_over()
+    assert come(where, sh("echo well")).until_over()[0] == b"well\n"
+    open_gate(tmp_path / "gate")
+    assert rig.ended(attempt_id)["state"] == "succeeded"
