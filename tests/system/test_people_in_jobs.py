@@ -128,6 +128,8 @@ def test_a_terminal_is_left_and_had_again_from_afar(
     assert "42-" in again.until("40 120")
     again.until("at: ")
     second.kill()  # the job goes on, and who is attached as well
+    away = ours(here(first), "exec", "--json", job, "--", "true")
+    assert (away.returncode, json.loads(away.stdout)["error"]["code"]) == (5, "HostUnreachable")
     second.start()
     again.type("echo still $((7*7))\n")
     again.until("still 49")
