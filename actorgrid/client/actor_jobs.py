@@ -12,10 +12,19 @@ import weakref
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
-from actorgrid.errors import ActorDied, ActorGridError, ClientClosed, NotFound, WrongState, error_from_dict
+from actorgrid.errors import (
+    ActorDied,
+    ActorGridError,
+    ClientClosed,
+    NotFound,
+    NotSupported,
+    WrongState,
+    error_from_dict,
+)
 from actorgrid.objects import here
 from actorgrid.user_actor_context import ActorReference
 
+from .actor_deaths import refused
 from .durable import FINAL_STATES
 from .forks import renew_in_children
 from .http import segment
@@ -84,6 +93,13 @@ class ActorJobs:
                 if not here.whereabouts()[0]:
                     self._client(reference)._open_session().objects()  # then this process knows which host this is
                 at, death = where_is(reference, self.job(reference))
+                if death is None and not here.whereabouts()[0]:
+                    death = refused(
+                        reference,
+                        NotSupported(
+                            "this machine is no host of its cluster, or has no object store", hint="call it in a task"
+                        ),
+                    )
             except NotFound as error:
                 death = died_of(reference, error.message)
             except (ClientClosed, WrongState) as error:

@@ -69,6 +69,8 @@ from .records import (
 GIFT_S = 30.0
 OWNERLESS_S = 30.0
 ROOM_S = 10.0
+COPY_S = 110.0
+"""So much longer room is waited for while something is being copied to the disk to make it: gigabytes take a while."""
 DISK_FULL_S = 10.0
 """A disk that took no more is asked again after so long."""
 MAX_MOVES = 64
@@ -308,8 +310,9 @@ class ObjectStoreCore:
         if block is not None:
             self._made(request, MEMORY, block)
             return True
-        if self._spill(request.size, now):
-            return False
+        return not self._spill(request.size, now) and self._make_on_disk(request, now)
+
+    def _make_on_disk(self, request: _Request, now: float) -> bool:
         if now < self._disk_full_until:
             return False
         block = self._allocator.allocate(request.space.blocks, DISK, request.size, now)
@@ -639,6 +642,10 @@ class ObjectStoreCore:
                 else:
                     self._end(space, "its owner has not come back")
         for request in [each for each in self._waiting if each.deadline <= now]:
+            if self._moves and now < request.deadline + COPY_S:
+                if self._make_on_disk(request, now):  # rather than wait for the copies
+                    self._waiting.remove(request)
+                continue
             self._waiting.remove(request)
             self._refuse(request, self._full(request.size, f"none came free in {ROOM_S:g} s"))
         self._serve_waiting(now)

@@ -13,13 +13,14 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import psutil
 
 import actorgrid
 from actorgrid.client.client import Client
 from tests.processes import until
 from tests.system.cluster_host import ClusterHost
 
-from .figures import Figure, latency, registry
+from .figures import Figure, Skipped, latency, registry
 from .peers import answer_of, python_with
 from .sessions import warm_client
 
@@ -124,6 +125,22 @@ def objects(runs: int) -> Iterator[Figure]:
         assert client.submit(sum, refs).result() == sum(range(100_000))
         yield Figure("100,000 small references put and summed", "s", [time.perf_counter() - started], False)
         client.close()
+
+
+@registry.add("object_of_4_gib")
+def object_of_4_gib(_runs: int) -> Iterator[Figure]:
+    """One object of 4 GiB on one host: put, and read by a task without a copy."""
+    if psutil.virtual_memory().available < 12 * 2**30:
+        raise Skipped("less than 12 GiB of memory are free")
+    with actorgrid.LocalCluster(gpus=0) as cluster, cluster.client() as client:
+        client.submit(abs, -1).result()
+        huge = np.ones(4 * 2**30, np.uint8)
+        started = time.perf_counter()
+        ref = client.put(huge)
+        yield Figure("put of 4 GiB", "s", [time.perf_counter() - started], False)
+        started = time.perf_counter()
+        assert client.submit(look, ref, len(huge) - 1).result()[0] == 1
+        yield Figure("4 GiB read by a task", "s", [time.perf_counter() - started], False)
 
 
 @registry.add("object_hosts")

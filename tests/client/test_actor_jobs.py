@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import queue
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from actorgrid.client.actor_jobs import where_is
-from actorgrid.errors import TaskFailed
+from actorgrid.client.actor_jobs import ActorJobs, where_is
+from actorgrid.errors import ActorDied, NotSupported, TaskFailed
+from actorgrid.objects import here
 from actorgrid.user_actor_context import ActorReference
 
 REFERENCE = ActorReference("0" * 16, "/ua-0/0", "s", "Keeper", frozenset(), 10, "job:j1")
@@ -45,3 +48,18 @@ def test_what_it_died_of_is_the_cause() -> None:
         death = where_is(REFERENCE, found)[1]
         assert death is not None and "KeyError: 1" in death.message and death.details["exit_code"] == 7
         assert isinstance(death.__cause__, TaskFailed)
+
+
+def test_from_a_machine_that_is_no_host_it_is_said_that_it_cannot_be_called(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(here, "whereabouts", lambda: ("", ""))
+    session = SimpleNamespace(objects=lambda: None)
+    answer = job("running", {"host": "one", "error": None})
+    client: Any = SimpleNamespace(
+        _closed=False, _open_session=lambda: session, http=SimpleNamespace(get=lambda path, **_: answer)
+    )
+    jobs = ActorJobs()
+    monkeypatch.setattr(jobs, "_client", lambda reference: client)
+    told: queue.SimpleQueue[ActorDied | None] = queue.SimpleQueue()
+    jobs.ask(REFERENCE, lambda at, death: told.put(death))
+    death = told.get(timeout=30)
+    assert isinstance(death, ActorDied) and isinstance(death.__cause__, NotSupported)

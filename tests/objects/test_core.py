@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from actorgrid.actors.objects.block_allocator import StoreLimits
-from actorgrid.actors.objects.core import GIFT_S, OWNERLESS_S, ROOM_S, ObjectStoreCore
+from actorgrid.actors.objects.core import COPY_S, GIFT_S, OWNERLESS_S, ROOM_S, ObjectStoreCore
 from actorgrid.actors.objects.records import Answer, CloseFiles, HangUp, ReadPiece, ReadSmall, Reserve, SpillCopy
 from actorgrid.errors import MalformedBody, ObjectLost, ObjectStoreFull
 from actorgrid.transports.object_frames import (
@@ -357,6 +357,35 @@ def test_a_full_store_says_so_after_a_while_and_takes_more_when_something_is_dro
     question = town.last
     town.say(OWNER, UnpinObjects(0, (keys[0],)))
     assert isinstance(town.answer(town.say(OWNER, drop(keys[0])), question), Place)
+
+
+def test_copies_that_take_long_are_not_taken_for_a_full_store() -> None:
+    town = Town(memory=4 * MIB, disk=8 * MIB)
+    for _ in range(2):
+        town.make(OWNER, 2 * MIB)
+    assert town.ask(OWNER, CreateObject, 0, 4 * MIB) is None, "it waits for both to be copied"
+    place = town.answer(town.tick(ROOM_S + 1), town.last)
+    assert isinstance(place, Place) and place.kind == DISK
+    town.finish_moves()
+    assert town.core.figures()["objects_disk_bytes"] >= 8 * MIB
+
+    town = Town(memory=4 * MIB, disk=4 * MIB)
+    for _ in range(2):
+        town.make(OWNER, 2 * MIB)
+    assert town.ask(OWNER, CreateObject, 0, 4 * MIB) is None
+    question = town.last
+    assert not town.tick(ROOM_S + 1), "the disk has room for the copies alone"
+    place = town.answer(town.finish_moves(), question)
+    assert isinstance(place, Place) and place.kind == MEMORY
+
+    town = Town(memory=4 * MIB, disk=4 * MIB)
+    for _ in range(2):
+        town.make(OWNER, 2 * MIB)
+    assert town.ask(OWNER, CreateObject, 0, 4 * MIB) is None
+    question = town.last
+    assert not town.tick(ROOM_S + 1)
+    refused = town.answer(town.tick(COPY_S + 1), question)
+    assert isinstance(refused, Failed) and isinstance(refused.error, ObjectStoreFull)
 
 
 def test_what_is_larger_than_the_store_is_refused_at_once() -> None:
