@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import re
+from fractions import Fraction
 
 _MIB = 2**20
+_SIZE = re.compile(r"^\s*(\d+(?:\.\d+)?)\s*([kmgtp]?)(i?)b?\s*$", re.IGNORECASE)
+_POWERS = {"": 0, "k": 1, "m": 2, "g": 3, "t": 4, "p": 5}
 
 
 def duration(seconds: float) -> str:
@@ -41,3 +44,29 @@ def unclear_memory(amount: object) -> str:
     elif isinstance(amount, int | float) and not isinstance(amount, bool) and 0 < amount < _MIB:
         return f"{amount:g} bytes are less than a MiB; write '{amount:g}GiB' or '{amount:g}MiB'"
     return ""
+
+
+def parse_bytes(value: object) -> object:
+    """``"2GiB"``, ``"500MB"``, ``1024`` as a number of bytes; KiB is 1024, kB is 1000.
+
+    Anything that is neither a number nor such a text is handed on for the model to refuse.
+    """
+    if not isinstance(value, str):
+        return value
+    found = _SIZE.match(value)
+    if not found:
+        raise ValueError(f"{value!r} is not a size; write bytes, or a number with KiB, MiB, GiB, kB, MB or GB")
+    number, unit, binary = found.groups()
+    base = 1024 if binary else 1000
+    return round(Fraction(number) * base ** _POWERS[unit.lower()])  # a float holds 2**53 bytes exactly, no more
+
+
+def parse_memory(value: object) -> object:
+    """An amount of memory that somebody asks for: a text with its unit (``"64GiB"``), or a number of bytes.
+
+    Texts without a unit and numbers below a MiB (0 is none) are refused with what was probably meant.
+    """
+    unclear = unclear_memory(value)
+    if unclear:
+        raise ValueError(unclear)
+    return parse_bytes(value)

@@ -123,6 +123,7 @@
       * ActorDied
         + ActorRestarted
     - MemoryLimitExceeded (also a MemoryError)
+    - GpuIdle
     - UnpicklableResult
     - PythonMismatch
     - EnvironmentFailed
@@ -780,6 +781,10 @@ class WorkerLost(TaskError):
 
 class MemoryLimitExceeded(TaskError, MemoryError):
     """The work used more memory than it asked for, of the host or of a GPU, and was stopped."""
+
+
+class GpuIdle(TaskError):
+    """The work left all its GPUs idle for as long as it said that it may, and was stopped."""
 
 
 class WorkerOverMemory(WorkerLost, MemoryLimitExceeded):

@@ -6,11 +6,9 @@ unknown fields; answers may grow fields in later versions.
 
 from __future__ import annotations
 
-import re
 import uuid
 from datetime import UTC, datetime
 from enum import StrEnum
-from fractions import Fraction
 from typing import Annotated, Any, Literal
 
 from pydantic import (
@@ -24,7 +22,7 @@ from pydantic import (
     model_validator,
 )
 
-from actorgrid.amounts import unclear_memory
+from actorgrid.amounts import parse_memory
 from actorgrid.container_models import ContainerRequest
 from actorgrid.labels import LABEL_CHARS_MAX, LABELS_MAX, LABELS_TEXT, checked_labels
 from actorgrid.output_paths import OUTPUT_PATH_BYTES_MAX, OUTPUTS_MAX, checked
@@ -38,34 +36,6 @@ from actorgrid.sizes import (
 )
 
 _SHA256 = r"^[0-9a-f]{64}$"
-_SIZE = re.compile(r"^\s*(\d+(?:\.\d+)?)\s*([kmgtp]?)(i?)b?\s*$", re.IGNORECASE)
-_POWERS = {"": 0, "k": 1, "m": 2, "g": 3, "t": 4, "p": 5}
-
-
-def parse_bytes(value: object) -> object:
-    """``"2GiB"``, ``"500MB"``, ``1024`` as a number of bytes; KiB is 1024, kB is 1000.
-
-    Anything that is neither a number nor such a text is handed on for the model to refuse.
-    """
-    if not isinstance(value, str):
-        return value
-    found = _SIZE.match(value)
-    if not found:
-        raise ValueError(f"{value!r} is not a size; write bytes, or a number with KiB, MiB, GiB, kB, MB or GB")
-    number, unit, binary = found.groups()
-    base = 1024 if binary else 1000
-    return round(Fraction(number) * base ** _POWERS[unit.lower()])  # a float holds 2**53 bytes exactly, no more
-
-
-def parse_memory(value: object) -> object:
-    """An amount of memory that somebody asks for: a text with its unit (``"64GiB"``), or a number of bytes.
-
-    Texts without a unit and numbers below a MiB (0 is none) are refused with what was probably meant.
-    """
-    unclear = unclear_memory(value)
-    if unclear:
-        raise ValueError(unclear)
-    return parse_bytes(value)
 
 
 def _short_notes(notes: dict[str, str]) -> dict[str, str]:
@@ -330,6 +300,9 @@ class TaskRequest(Resources):
         default_factory=dict, max_length=ANNOTATIONS_MAX, description="what the submitter notes about it, 4,096 bytes"
     )
     labels: Labels = Field(default_factory=dict, max_length=LABELS_MAX, description=LABELS_TEXT)
+    stop_when_idle_s: float | None = Field(
+        default=None, ge=1, le=1e9, description="it is ended once all its GPUs have been idle for so long"
+    )
     created_at: datetime = Field(default_factory=utc_now)
 
     @model_validator(mode="after")
@@ -346,6 +319,8 @@ class TaskRequest(Resources):
             raise ValueError("a container is for commands, and brings its own Python: no function, no environment")
         if self.pty and (self.kind != "command" or self.stdin is not None):
             raise ValueError("a terminal is for commands, which read it: no function, no standard input beside it")
+        if self.stop_when_idle_s is not None and not self.gpus:
+            raise ValueError("stop_when_idle_s without gpus: only what has GPUs can leave them idle")
         if self.kind == "command" and any("\0" in part for part in self.command):
             raise ValueError("a command holds a NUL byte")
         return self

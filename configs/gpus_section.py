@@ -30,6 +30,7 @@ class GpusSection(Section):
     declared: list[DeclaredGpus] = setting(
         [], "further devices, counted but without telemetry: a list of {vendor, model, memory, count}", max_length=64
     )
+    simulated_busy: str = setting("", "of simulated devices: a file that says how busy each is, in percent")
     probe_interval_s: float = setting(5.0, "time between readings of the devices", live=True, ge=0.5, le=3600)
     probe_timeout_s: float = setting(
         10.0, "a vendor library that does not answer in this time is killed with its process", ge=0.5, le=600

@@ -6,7 +6,7 @@ from typing import Annotated, Any
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 
-from actorgrid.models import parse_bytes
+from actorgrid.amounts import parse_bytes
 
 ByteCount = Annotated[int, BeforeValidator(parse_bytes), Field(ge=0, le=2**60)]
 

@@ -57,9 +57,9 @@ def plan(
     FILE is YAML or JSON (docs/graphs.md), or a workflow of WfCommons. Nothing is sent anywhere. Says how long the graph
     takes by the runtimes that its steps were given, how long it takes at least, and which steps that hangs on.
     """
+    from actorgrid.amounts import parse_bytes
     from actorgrid.dag.allocators import BUILT_IN
     from actorgrid.dag.planning import plan_graph
-    from actorgrid.models import parse_bytes
 
     try:
         speed = parse_bytes(bandwidth)

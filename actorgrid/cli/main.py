@@ -78,6 +78,10 @@ COMMANDS: dict[str, dict[str, tuple[str, str]]] = {
     },
     "More": {
         "ledger": ("ledger:command", "Check, show, back up and restore the ledger's files."),
+        "slurm": (
+            "slurm:command",
+            "Slurm's commands, said of this cluster: sbatch, srun, squeue, scancel, sinfo, sacct.",
+        ),
         "demo": ("demo:command", "Render a picture on shared GPUs: a tour in a minute."),
         "replay": ("replay:command", "Replay a production trace; compare policies."),
         "chaos": ("chaos:command", "Run clusters of the real cores on virtual time, with seeded faults."),

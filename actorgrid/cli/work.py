@@ -143,6 +143,13 @@ _OPTIONS = [
         default=None,
         help="Send the environment of here: PATH, VIRTUAL_ENV, ... but no secrets. Default: on a host that is alone.",
     ),
+    click.option(
+        "--stop-when-idle",
+        "stop_when_idle_s",
+        callback=seconds_above_zero,
+        metavar="TIME",
+        help="End it once all its GPUs have been idle for so long: 30m.",
+    ),
     click.option("--cwd", type=click.Path(), metavar="DIR", help="Run there; else in the current directory."),
     click.option(
         "--working-dir",
@@ -224,7 +231,8 @@ def request(call: CommandContext, command: list[str], stdin: bytes | None = None
     from .lookup import find_job
 
     if options["gpus"] == 0:
-        for name, given in (("--gpu-model", options["gpu_models"]), ("--gpu-memory", options["gpu_memory"])):
+        wishes = {"--gpu-model": "gpu_models", "--gpu-memory": "gpu_memory", "--stop-when-idle": "stop_when_idle_s"}
+        for name, given in ((name, options[word]) for name, word in wishes.items()):
             if given:
                 raise click.UsageError(f"{name} without --gpus: say how much of a GPU, as in --gpus 0.25 or --gpus 1")
     if options["spread"] and options["gang"] == 1:

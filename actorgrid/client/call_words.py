@@ -42,6 +42,7 @@ class _Words(TypedDict, total=False):
     python: str | None
     annotations: Mapping[str, str] | None
     labels: Mapping[str, str] | None
+    stop_when_idle_s: float | None
     name: str | None
     depends_on: Sequence[Any]
     balancing: str | None

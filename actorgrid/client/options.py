@@ -113,6 +113,7 @@ class TaskOptions:
       or a ``uv.lock``, a list of requirements, an ``actorgrid.Environment``. ``python``: the version that it is of
     * ``annotations``: what to note about a job, texts by name (64, 4,096 bytes in all); jobs only
     * ``labels``: words by which a job is found (``client.jobs(labels={"team": "vision"})``); jobs only
+    * ``stop_when_idle_s``: a job is ended once all its GPUs have been idle for so many seconds; jobs only
     * ``durable``: a job, accepted when it is on disk, which survives the client; else a session task
     * ``balancing``: which of the session's workers gets the task, if several have room: ``least_loaded``,
       ``round_robin``, ``weighted_round_robin`` (by speed), ``capability_based`` or ``affinity_aware``; session tasks
@@ -147,6 +148,7 @@ class TaskOptions:
     python: str | None = None
     annotations: Mapping[str, str] | None = None
     labels: Mapping[str, str] | None = None
+    stop_when_idle_s: float | None = None
     durable: bool = False
     name: str | None = None
     depends_on: Sequence[Any] = ()

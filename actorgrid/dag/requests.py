@@ -7,9 +7,10 @@ from typing import Annotated
 
 from pydantic import AliasChoices, BeforeValidator, Field, model_validator
 
+from actorgrid.amounts import parse_bytes
 from actorgrid.demand import Demand
 from actorgrid.labels import LABELS_MAX, LABELS_TEXT
-from actorgrid.models import Annotations, ExecText, Labels, Pool, RequestBody, Resources, parse_bytes
+from actorgrid.models import Annotations, ExecText, Labels, Pool, RequestBody, Resources
 from actorgrid.sizes import ANNOTATIONS_MAX, PATH_BYTES_MAX, WHOLE_MAX
 
 from .allocators import DEFAULT

@@ -39,6 +39,7 @@ from .device_health import HealthIncident
 from .device_listing import NOT_ASKED, DeviceNow, Elsewhere, device_rows, readings_elsewhere, unhealthy_rows
 from .feasibility import check_feasible
 from .host_registration import HostRegistration
+from .idle_watch import IdleWatch
 from .memory_watch import MemoryWatch
 from .messages import (
     AcquireLease,
@@ -83,6 +84,7 @@ class GPUCoordinator(LedgerFollower):
         self._registration = HostRegistration(
             self, self._ledger, self._core.records, self._health_changed, self._watch.take
         )
+        self._idle = IdleWatch(self, self._ledger)
         self._latency = LatencyWindow()
         self._decisions: deque[dict[str, Any]] = deque(maxlen=DECISIONS_KEPT)
         self._grants_total = 0
@@ -113,6 +115,7 @@ class GPUCoordinator(LedgerFollower):
         while True:
             await self.sleep(self.host.settings.gpus.probe_interval_s)
             self._registration.take_sample()
+            self._idle.take(self._registration.utilization())
             self._core.mirror.set_unhealthy(self._unhealthy())
             self._core.mirror.set_scores(self._registration.sampling.scores())
             self._kick()
@@ -445,6 +448,7 @@ class GPUCoordinator(LedgerFollower):
             "gpu_allocated_milli": float(sum(milli for milli, _, _ in self._core.records.allocated().values())),
             "gpu_processes_ungranted": float(len(self._watch.users.ungranted)),
             "gpu_overdraws_ended_total": float(self._watch.ended_total),
+            "gpu_idle_ended_total": float(self._idle.ended_total),
             "gpu_devices_in_error": float(len(self._registration.inventory.troubles())),
             "queue_length": float(self._queue_length()),
             "grants_in_flight": float(len(self._core.proposals.grants)),

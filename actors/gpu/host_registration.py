@@ -103,6 +103,15 @@ class HostRegistration:
         self.heat.look_at_budget()
         self.tell_health()
 
+    def utilization(self) -> dict[str, float | None]:
+        """How busy each device of this host was when it was last read, in percent, by its UUID."""
+        allocated = self._records.allocated()
+        found = {}
+        for device in self.inventory.devices:
+            milli, memory_mib, _ = allocated.get((self._server.host.host_id, device.index), (0, 0, []))
+            found[device.uuid] = self.inventory.readings(device, milli, memory_mib).utilization_percent
+        return found
+
     def now(self, device: Device, allocated_milli: int, allocated_mib: int) -> DeviceNow:
         """How *device*, one of this host's, is now, with that much of it given out."""
         health, facts = self.inventory.health_of(device), self.inventory.facts(device)

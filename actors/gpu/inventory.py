@@ -191,7 +191,7 @@ class HostInventory:
     def readings(self, device: Device, allocated_milli: int, allocated_mib: int) -> Readings:
         """What *device* read last; for a simulated one, what it would read with that much of it given out."""
         if device.source == "simulated":
-            return simulated_readings(device, allocated_milli, allocated_mib)
+            return simulated_readings(device, allocated_milli, allocated_mib, self.settings.simulated_busy)
         if device.source == "declared":
             return declared_readings()
         health = self.health.of(device.uuid)

@@ -123,6 +123,7 @@ JOB_CHECKS: dict[str, Check] = {
     "container": is_container,
     "labels": is_labels,
     "pty": is_truth,
+    "stop_when_idle_s": lambda value: is_number(value) and 0 < value <= 1e9,
 }
 JOB_FIELDS_SINCE: dict[str, int] = {
     "annotations": 3,
@@ -131,6 +132,7 @@ JOB_FIELDS_SINCE: dict[str, int] = {
     "container": 7,
     "labels": 9,
     "pty": 9,
+    "stop_when_idle_s": 9,
 }
 """The version that a field of ``JOB_CHECKS`` came with, where that is not 1: a command with such a job carries it. A
 record has it only where it was given. In entries of a lower version it is kept as it is, as the hosts of then did, and

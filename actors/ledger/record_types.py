@@ -241,6 +241,8 @@ class JobRecord(TypedDict):
     """What its submitter noted about it."""
     labels: NotRequired[dict[str, str]]
     """The words by which it is found."""
+    stop_when_idle_s: NotRequired[float]
+    """How long (s) all its devices may be idle before it is ended."""
     environment: NotRequired[str]
     """SHA-256 of the spec of its Python environment, in hex."""
     outputs: NotRequired[list[str]]

@@ -49,6 +49,7 @@ from .messages import (
     ContainmentAsked,
     DetachLease,
     EndAllWork,
+    EndIdle,
     EndOverdrawn,
     EndOverheated,
     FindChannel,
@@ -62,7 +63,7 @@ from .messages import (
     TellWorkerEnd,
 )
 from .object_store import ObjectStoreProcess
-from .outcomes import overdrawn, overdrawn_reason, overheated, overheated_reason
+from .outcomes import idle_reason, overdrawn, overdrawn_reason, overheated, overheated_reason
 from .process_tree import owners_of, send
 from .worker_end import WorkerEnding
 from .zygote_link import ZygoteLink
@@ -301,6 +302,13 @@ class WorkerManager(LedgerFollower):
             self._attempts.end_early(work_id, reason, 0.0)
             return True
         return self._leases.end_worker_of(work_id, reason)
+
+    @handles(EndIdle)
+    def _end_idle(self, request: EndIdle) -> bool:
+        if request.work_id not in self._attempts.live:
+            return False
+        self._attempts.end_early(request.work_id, idle_reason(request.idle_s), self.host.settings.work.kill_grace_s)
+        return True
 
     @handles(StartDelay)
     def _start_delay(self, request: StartDelay) -> dict[str, Any]:

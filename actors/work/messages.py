@@ -114,6 +114,14 @@ class EndOverheated:
 
 
 @dataclass(frozen=True, slots=True)
+class EndIdle:
+    """End the work that has left its devices idle for *idle_s*. Answer: whether it ran."""
+
+    work_id: str
+    idle_s: float
+
+
+@dataclass(frozen=True, slots=True)
 class StartDelay:
     """Ask what an attempt that is placed here and has not begun waits for.
 

@@ -9,6 +9,7 @@ from actorgrid.errors import (
     ActorGridError,
     ContainerFailed,
     EnvironmentFailed,
+    GpuIdle,
     MemoryLimitExceeded,
     TaskCancelled,
     TaskFailed,
@@ -111,6 +112,8 @@ GPU_MEMORY = "gpu_memory"
 """How the reason begins with which work is ended that overdrew its memory of a device."""
 GPU_HEAT = "gpu_heat"
 """How the reason begins with which work is ended whose device is about to switch itself off."""
+GPU_IDLE = "gpu_idle"
+"""How the reason begins with which work is ended that left its devices idle."""
 _NOT_NEEDED = {
     GANG: "another member of its gang did not succeed",
     SUPERSEDED: "an earlier attempt had succeeded on a host that was away and came back",
@@ -153,6 +156,20 @@ def overheated(work_id: str, reason: str) -> WorkerLost:
     )
 
 
+def idle_reason(idle_s: float) -> str:
+    """The reason with which a shim is told to end work that left its devices idle."""
+    return f"{GPU_IDLE} {idle_s:.0f}"
+
+
+def _idle(attempt_id: str, reason: str) -> GpuIdle:
+    words = reason.split()[1:2]
+    idle = f"{words[0]} s" if words and words[0].isdecimal() and len(words[0]) < 12 else "too long"
+    return GpuIdle(
+        f"attempt {attempt_id} was stopped: its GPUs were idle for {idle}",
+        hint="--stop-when-idle (stop_when_idle_s= in Python) says for how long they may be; it is not tried again",
+    )
+
+
 def _judge(
     spec: WorkSpec, status: WorkStatus, stderr_tail: bytes, result: JobResult | None
 ) -> tuple[str, bool, ActorGridError | None]:
@@ -181,6 +198,8 @@ def _judge(
         return "failed", True, overdrawn(attempt_id, str(reason))
     if str(reason).startswith(GPU_HEAT):
         return "lost", False, overheated(attempt_id, str(reason))
+    if str(reason).startswith(GPU_IDLE):
+        return "cancelled", False, _idle(attempt_id, str(reason))
     if reason == "isolated":
         lost = WorkerLost(
             f"attempt {attempt_id} was ended: its agent was away longer than {spec['isolation_s']:g} s",

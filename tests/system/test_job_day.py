@@ -124,3 +124,54 @@ def test_an_array_is_one_job_with_a_limit_of_how_many_run(make_agent: Callable[.
     assert "has not begun" in call("logs", f"{stuck.id}_4").stderr
     stuck.cancel()
     assert client.wait(stuck.id, 60)["state"] == "cancelled"
+
+
+def test_a_slurm_script_runs_unchanged(make_agent: Callable[..., Agent], tmp_path: Path) -> None:
+    agent = make_agent(gpus="simulated:2xH100-80GB").start()
+    script = """#!/bin/bash
+#SBATCH --job-name=train
+#SBATCH --output=%x-%A_%a.out
+#SBATCH --array=1-3%2
+#SBATCH --gres=gpu:1 --cpus-per-task=1 --mem=100M --time=00:05:00
+#SBATCH --account=vision --mail-type=END
+set -e
+echo task $SLURM_ARRAY_TASK_ID of $SLURM_ARRAY_TASK_COUNT, $1, $SLURM_CPUS_PER_TASK cpu
+echo $CUDA_VISIBLE_DEVICES | tr , '\\n' | grep -c GPU
+srun sh -c 'echo rank $SLURM_PROCID of $SLURM_NTASKS'
+"""
+    (tmp_path / "train.sbatch").write_text(script)
+    sent = agent.cli("slurm", "sbatch", "--wait", "train.sbatch", "hello", cwd=tmp_path)
+    assert "--mail-type has no meaning here" in sent.stderr
+    array_id = sent.stdout.split()[-1]
+    for index in (1, 2, 3):
+        written = (tmp_path / f"train-{array_id}_{index}.out").read_text().splitlines()
+        assert written == [f"task {index} of 3, hello, 1 cpu", "1", "rank 0 of 1"]
+    later = agent.cli("slurm", "sbatch", "--parsable", "-t", "5", "--wrap", "sleep 600").stdout.strip()
+    assert agent.client().job(later)["max_execution_time_s"] == 300
+    until(lambda: agent.cli("slurm", "squeue", "-h", "-j", later, "-o", "%T").stdout == "RUNNING\n", "it runs")
+    assert "mix" in agent.cli("slurm", "sinfo").stdout
+    agent.cli("slurm", "scancel", later)
+    assert agent.client().wait(later, 60)["state"] == "cancelled"
+    listed = agent.cli("slurm", "sacct", "-n", "-P", "-a", "-o", "jobid,state,exitcode").stdout.splitlines()
+    assert f"{array_id}|COMPLETED|0:0" in listed and any(line.startswith(f"{later}|CANCELLED") for line in listed)
+    assert agent.cli("slurm", "srun", "-c", "1", "sh", "-c", "echo hi; exit 3", check=False).returncode == 3
+
+
+def test_a_job_that_leaves_its_gpu_idle_is_ended_by_name(make_agent: Callable[..., Agent], tmp_path: Path) -> None:
+    percent = tmp_path / "percent"
+    percent.write_text("90, 0")
+    settings = ("gpus.probe_interval_s=0.5", f"gpus.simulated_busy={percent}")
+    client = make_agent(*settings, gpus="simulated:2xH100-80GB").start().client()
+    asked = {"command": ["sleep", "600"], "cpus": 0.1, "stop_when_idle_s": 1, "retries": 3}
+    ids = [client.submit_job(**asked, gpus=1)["job_id"] for _ in range(2)]
+    both = client.wait_any(ids, timeout=60)
+    (idle,) = [job_id for job_id, state in both.items() if state == "cancelled"]
+    job = client.job(idle)
+    assert (job["error"]["code"], len(job["attempts"])) == ("GpuIdle", 1)
+    assert "its GPUs were idle for" in job["error"]["message"] and job["attempts"][0]["gpu_indexes"] == [1]
+    (busy,) = set(ids) - {idle}
+    assert client.job(busy)["state"] == "running"
+    percent.write_text("0")
+    assert client.wait(busy, 60)["error"]["code"] == "GpuIdle"
+    with pytest.raises(BadRequest, match="without gpus"):
+        client.submit_job(**asked)

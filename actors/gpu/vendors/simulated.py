@@ -36,9 +36,20 @@ _VENDORS = {
 _POWER_W = {"T4": 70, "L4": 72, "A10": 150, "P100": 250, "V100": 300, "A40": 300, "L40S": 350, "A100": 400}
 _SIMULATED = ("memory_used_mib", "utilization_percent", "temperature_celsius", "power_watts")
 _NOT_SIMULATED = {name: "it is not simulated" for name in READINGS if name not in _SIMULATED}
+BUSY_CHARS_MAX = 10_000
 _IDLE_SHARE = 0.1
 _FULL_POWER_W = 700
 _IDLE_C, _FULL_C = 32.0, 74.0
+
+
+def _scripted_percent(path: str, index: int) -> float | None:
+    """What the file says of the device: it has a number for each, the last for all behind it."""
+    try:
+        with open(path, encoding="utf-8") as file:
+            numbers = [float(word) for word in file.read(BUSY_CHARS_MAX).replace(",", " ").split()]
+    except (OSError, ValueError):  # it is being written just now, or is no such file: as without it
+        return None
+    return min(100.0, max(0.0, numbers[min(index, len(numbers) - 1)])) if numbers else None
 
 
 def vendor_of_model(model: str) -> str:
@@ -73,9 +84,13 @@ def simulated_devices(spec: str, host_id: str) -> list[Device]:
     ]
 
 
-def simulated_readings(device: Device, allocated_milli: int, allocated_mib: int) -> Readings:
-    """Readings as if everything allocated were used to the full: a model, the same for the same allocations."""
-    busy = min(1.0, allocated_milli / 1000)
+def simulated_readings(device: Device, allocated_milli: int, allocated_mib: int, busy_file: str = "") -> Readings:
+    """Readings as if everything allocated were used to the full: a model, the same for the same allocations.
+
+    How busy a device is, the *busy_file* may say instead.
+    """
+    scripted = _scripted_percent(busy_file, device.index) if busy_file else None
+    busy = min(1.0, allocated_milli / 1000) if scripted is None else scripted / 100
     full_w = _POWER_W.get(device.model, _FULL_POWER_W)
     used_mib = allocated_mib or round(busy * device.memory_mib)
     return Readings(
