@@ -5,23 +5,36 @@ Three agents on one machine, all GPUs taken; what is queued then waits. Memory i
 
 from __future__ import annotations
 
+import subprocess
+import sys
 import threading
 import time
+import uuid
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
 
+import actorgrid
 from tests.processes import until
 from tests.system.cluster_host import ClusterHost
 
 from .cluster_agents import GPUS, HOSTS, Hosts, job, patiently, running
 from .figures import Figure, latency, registry
+from .machine import pss_mb
 
 QUEUED = 20_000
 SINGLES = 2_000
 IN_FLIGHT = 64
 BATCH = 1_000
 LISTS = 20
+LISTED = 100_000
+CALLS = 7
+CHOSEN: dict[str, dict[str, str]] = {
+    "the newest 100": {},
+    "of a label that 100 have": {"--label": "team=vision"},
+    "of a name that 11,000 have": {"--name": "train-3"},
+    "of a user who has none": {"--user": "nobody"},
+}
 SETTLE_S = 3.0
 
 
@@ -117,3 +130,46 @@ def queue(_runs: int) -> Iterator[Figure]:
     yield latency("ps: the newest 100 of them", [lists], "ms", 1e3, note=note)
     yield Figure("the leader killed: its agent ready again", "s", [ready], False, must=10, note=note)
     yield Figure("the same: until it lists jobs", "s", [listed], False, note=note)
+
+
+@registry.add("ps")
+def ps(_runs: int) -> Iterator[Figure]:
+    """`actorgrid ps` of one host with 100,000 jobs that wait, and what a job costs each of its processes."""
+    with actorgrid.LocalCluster(gpus=1) as cluster, cluster.client() as client:
+        client.set_config("scheduling.queue_max", 2 * LISTED)
+        client.submit_job(command=["sleep", "36000"], gpus=1, cpus=0.1)
+        time.sleep(SETTLE_S)
+        sizes = [pss_mb(cluster.pid)[1]]
+        for first in range(0, LISTED, BATCH):
+            jobs = [
+                {
+                    "task_id": uuid.uuid4().hex,
+                    "command": ["python", "train.py", str(first + number)],
+                    "gpus": 1,
+                    "cpus": 0.1,
+                    "name": f"train-{first // BATCH}",
+                    "labels": {"team": "nlp" if number else "vision"},
+                }
+                for number in range(BATCH)
+            ]
+            client.http.post("/api/jobs/batch", {"jobs": jobs}, timeout_s=120)
+            if first + BATCH == LISTED // 2:
+                time.sleep(SETTLE_S)
+                sizes.append(pss_mb(cluster.pid)[1])
+        time.sleep(SETTLE_S)
+        sizes.append(pss_mb(cluster.pid)[1])
+        note = f"{LISTED:,} jobs wait"
+        for which, chosen in CHOSEN.items():
+            words = [word for pair in chosen.items() for word in pair]
+            line = [sys.executable, "-m", "actorgrid", "ps", *words, "--data-dir", str(cluster.data_dir)]
+            took = []
+            for _ in range(CALLS):
+                started = time.perf_counter()
+                subprocess.run(line, check=True, capture_output=True)
+                took.append(time.perf_counter() - started)
+            yield Figure(f"actorgrid ps, {which}", "s", took, False, must=0.5, note=note)
+    _, half, whole = sizes
+    more = {title: whole[title] - half.get(title, 0.0) for title in whole}
+    for title, size in sorted(more.items(), key=lambda entry: -entry[1])[:4]:
+        per_job = size * 1e6 / (LISTED / 2)
+        yield Figure(f"a further queued job in {title[-30:]}", "bytes", [per_job], False, must=1_500, note=note)
