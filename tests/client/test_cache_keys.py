@@ -154,6 +154,20 @@ def test_a_graph_says_of_each_call_by_what_it_is_found() -> None:
     assert steps["inc-2"] is None and steps["inc-3"]["refresh"]
 
 
+def test_a_variable_has_everything_computed_anew(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refreshed() -> list[Any]:
+        dag = Dag("keys", cache="inputs")
+        dag.add(inc, 1)
+        dag.add(inc, 2, cache="none")
+        return [step.get("cache") and step["cache"].get("refresh", False) for step in request(dag)]
+
+    assert refreshed() == [False, None]
+    monkeypatch.setenv("ACTORGRID_NO_CACHE", "1")
+    assert refreshed() == [True, None]
+    monkeypatch.setenv("ACTORGRID_NO_CACHE", "0")
+    assert refreshed() == [False, None]
+
+
 def test_what_has_no_digest_is_refused_by_name() -> None:
     dag = Dag("keys")
     loop: list[Any] = []

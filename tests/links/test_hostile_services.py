@@ -50,6 +50,9 @@ from tests.hostile.mutations import ODD, ROUNDS, mutated, nested
 CALLS: dict[str, dict[str, Any]] = {
     "output": {"attempt_id": "j.1", "stream": "stdout", "offset": 0, "size": 10, "wait_s": 0.0},
     "result": {"attempt_id": "j.1", "offset": 0, "size": 10},
+    "output_since": {"attempt_id": "j.1", "stream": "stdout", "since_s": 5.0},
+    "output_last": {"attempt_id": "j.1", "stream": "stdout", "first": 0, "end": 10, "count": 3, "pattern": "a"},
+    "output_matching": {"attempt_id": "j.1", "stream": "stdout", "offset": 0, "pattern": "a", "wait_s": 0.0},
     "kept_attempts": {"attempts": ["j.1", "../j.1"]},
     "output_files": {"attempt_id": "j.1", "behind": ""},
     "output_file": {"attempt_id": "j.1", "path": "results/a", "offset": 0, "size": 10},
