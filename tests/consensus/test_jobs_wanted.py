@@ -10,10 +10,20 @@ import pytest
 
 from actorgrid.actors.consensus.queries import NAMES_MAX
 from actorgrid.actors.consensus.subscribers import TOLD_OF_WAITING
-from actorgrid.actors.ledger.commands import CancelJob, EndAttempt, GrantAttempt, RegisterHost, StartAttempt, SubmitJobs
+from actorgrid.actors.ledger.commands import (
+    CancelJob,
+    EndAttempt,
+    GrantAttempt,
+    PutSchedule,
+    RegisterHost,
+    RemoveSchedule,
+    StartAttempt,
+    SubmitJobs,
+)
 from actorgrid.actors.ledger.messages import JobsWanted, Query
 from actorgrid.errors import BadRequest
 from tests.consensus.rig import AT, Follower, Host, host_record, job_record
+from tests.ledger.test_schedules import schedule
 
 MakeHost = Callable[[], Host]
 COUNT = 2_500
@@ -122,10 +132,23 @@ def test_which_files_are_still_wanted(host: Host) -> None:
     host.propose(CancelJob("over", "me", at=AT))
     asked = {"digests": ["d0", f"d{COUNT - 1}", "in", "f0", "else"], "job_ids": ["first", "over"]}
     found = host.node.request("consensus", Query("files_in_use", asked))
-    assert found == {"digests": sorted(["d0", f"d{COUNT - 1}", "in"]), "job_ids": ["first"]}
+    wanted = {"digests": sorted(["d0", f"d{COUNT - 1}", "in"]), "job_ids": ["first"]}
+    assert found == {**wanted, "cached_job_ids": []}
     with pytest.raises(BadRequest):
         names = [str(number) for number in range(NAMES_MAX + 1)]
         host.node.request("consensus", Query("files_in_use", {"digests": names}))
+
+
+def test_the_files_of_a_schedule_are_wanted_while_it_is_there(host: Host) -> None:
+    nightly = schedule()
+    nightly["job"] |= {"payload_digest": "ab" * 32, "stdin_digest": "cd" * 32}
+    files = sorted(["ab" * 32, "cd" * 32])
+    host.propose(PutSchedule(nightly, at=AT))
+    asked = Query("files_in_use", {"digests": [*files, "else"]})
+    assert host.node.request("consensus", asked)["digests"] == files
+    assert set(files) <= set(host.node.request("consensus", Query("payloads", {}))["digests"])
+    host.propose(RemoveSchedule("nightly", at=AT))
+    assert host.node.request("consensus", asked)["digests"] == []
 
 
 def test_payloads_are_told_page_by_page(host: Host) -> None:

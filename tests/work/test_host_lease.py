@@ -14,7 +14,7 @@ from actorgrid.actors.work.attempt_dir import AttemptDir
 from actorgrid.actors.work.containment import Containment
 from actorgrid.actors.work.host_lease import HostLease
 from actorgrid.actors.work.linux import boot_seconds
-from actorgrid.actors.work.shim import run_shim
+from actorgrid.actors.work.shim_start import run_shim
 from actorgrid.actors.work.work_records import lost_spec
 from actorgrid.errors import HostIsolated, NotLeader
 from tests.work.rig import RawClient, Rig, alive, wait_for
