@@ -77,6 +77,7 @@ COMMANDS: dict[str, dict[str, tuple[str, str]]] = {
         "quota": ("quota:command", "Show quotas of users, change them."),
     },
     "More": {
+        "monitoring": ("monitoring:command", "Write files for Prometheus and Grafana: targets, alerts, dashboards."),
         "ledger": ("ledger:command", "Check, show, back up and restore the ledger's files."),
         "slurm": (
             "slurm:command",

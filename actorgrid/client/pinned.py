@@ -41,6 +41,20 @@ class PinnedAuthority:
         with self._lock:
             if self._context is not None:
                 return self._context
+        found = self.certificates(host, port, timeout_s)
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+        context.minimum_version = ssl.TLSVersion.TLSv1_3
+        for certificate in found:
+            context.load_verify_locations(cadata=certificate)
+        with self._lock:
+            self._context = context
+        return context
+
+    def certificates(self, host: str, port: int, timeout_s: float = TIMEOUT_S) -> list[bytes]:
+        """The authority's certificates in DER, as *host* presents them; it is asked for nothing else.
+
+        Raises OSError when there is no TLS, or CertificateRefused when it does not present the authority.
+        """
         found = [each for each in _chain(host, port, timeout_s) if self._is_wanted(each)]
         if not found:
             raise CertificateRefused(
@@ -50,13 +64,7 @@ class PinnedAuthority:
                 hint="compare with the fingerprint that actorgrid status shows on one of the cluster's hosts; do not"
                 " go on if they differ",
             )
-        context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
-        context.minimum_version = ssl.TLSVersion.TLSv1_3
-        for certificate in found:
-            context.load_verify_locations(cadata=certificate)
-        with self._lock:
-            self._context = context
-        return context
+        return found
 
     def _is_wanted(self, certificate: bytes) -> bool:
         prints = [hashlib.sha256(certificate).hexdigest()]
