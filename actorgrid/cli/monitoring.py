@@ -23,8 +23,8 @@ from .show import say_folded
 def command(call: CommandContext, folder: Path, force: bool) -> None:
     """Write files for Prometheus and Grafana: targets, alerts, dashboards.
 
-    They go into DIR. Of a cluster all hosts are named, with its authority; of a host by itself, that one. The key is not written:
-    the last lines say how.
+    They go into DIR. Of a cluster all hosts are named, with its authority; of a host by itself, that one. The key is
+    not written: the last lines say how.
     """
     members = call.http.get("/api/members")
     urls = [str(member["url"]) for member in members["members"] if member.get("url")]
