@@ -13,7 +13,7 @@ SCHEMA_VERSION = 37
 
 
 @dataclass(frozen=True, slots=True)
-class Query:
+class PanelQuery:
     """PromQL, and how its lines are called; ``{{label}}`` stands for a label."""
 
     expression: str
@@ -25,7 +25,7 @@ class Panel:
     """A graph over time; as a *stat* only its last number, large. *unit* is Grafana's word for it."""
 
     title: str
-    queries: tuple[Query, ...]
+    queries: tuple[PanelQuery, ...]
     unit: str = "short"
     stat: bool = False
     most: float | None = None
@@ -42,7 +42,7 @@ class Dashboard:
 
 
 def _one(title: str, expression: str, unit: str = "short", stat: bool = False, most: float | None = None) -> Panel:
-    return Panel(title, (Query(expression, "{{instance}}"),), unit, stat, most)
+    return Panel(title, (PanelQuery(expression, "{{instance}}"),), unit, stat, most)
 
 
 _HERE = 'instance=~"$instance"'
@@ -66,21 +66,21 @@ CLUSTER = Dashboard(
             _one("Jobs running", "max(actorgrid_jobs_running)", stat=True),
         ),
         (
-            Panel("Jobs", (Query("max by (state) (actorgrid_jobs)", "{{state}}"),)),
+            Panel("Jobs", (PanelQuery("max by (state) (actorgrid_jobs)", "{{state}}"),)),
             Panel(
                 "Jobs that end, a minute",
                 (
-                    Query("60 * max(rate(actorgrid_jobs_succeeded_total[5m]))", "succeeded"),
-                    Query("60 * max(rate(actorgrid_jobs_failed_total[5m]))", "failed"),
-                    Query("60 * max(rate(actorgrid_jobs_lost_total[5m]))", "lost"),
+                    PanelQuery("60 * max(rate(actorgrid_jobs_succeeded_total[5m]))", "succeeded"),
+                    PanelQuery("60 * max(rate(actorgrid_jobs_failed_total[5m]))", "failed"),
+                    PanelQuery("60 * max(rate(actorgrid_jobs_lost_total[5m]))", "lost"),
                 ),
             ),
             Panel(
                 "Grants, a minute",
                 (
-                    Query("60 * max(rate(actorgrid_grants_total[5m]))", "granted"),
-                    Query("60 * max(rate(actorgrid_grants_refused_total[5m]))", "refused"),
-                    Query("60 * max(rate(actorgrid_preemptions_total[5m]))", "preempted"),
+                    PanelQuery("60 * max(rate(actorgrid_grants_total[5m]))", "granted"),
+                    PanelQuery("60 * max(rate(actorgrid_grants_refused_total[5m]))", "refused"),
+                    PanelQuery("60 * max(rate(actorgrid_preemptions_total[5m]))", "preempted"),
                 ),
             ),
         ),
@@ -88,7 +88,7 @@ CLUSTER = Dashboard(
             Panel(
                 "Health",
                 tuple(
-                    Query(f"count(actorgrid_cluster_{word} == 1) or vector(0)", word)
+                    PanelQuery(f"count(actorgrid_cluster_{word} == 1) or vector(0)", word)
                     for word in ("healthy", "degraded", "not_ready", "stalled", "electing", "no_quorum")
                 ),
             ),
@@ -100,20 +100,28 @@ CLUSTER = Dashboard(
             _one("Memory of hosts", f"actorgrid_host_load_memory_ratio{{{_HERE}}}", "percentunit", most=1.0),
             Panel(
                 "Memory of the agent",
-                (Query(f"sum by (instance) (actorgrid_process_proportional_memory_bytes{{{_HERE}}})", "{{instance}}"),),
+                (
+                    PanelQuery(
+                        f"sum by (instance) (actorgrid_process_proportional_memory_bytes{{{_HERE}}})", "{{instance}}"
+                    ),
+                ),
                 "bytes",
             ),
         ),
         (
             Panel(
                 "Requests, a second",
-                (Query(f"sum by (instance) (rate(actorgrid_http_requests_total{{{_HERE}}}[5m]))", "{{instance}}"),),
+                (
+                    PanelQuery(
+                        f"sum by (instance) (rate(actorgrid_http_requests_total{{{_HERE}}}[5m]))", "{{instance}}"
+                    ),
+                ),
                 "reqps",
             ),
             Panel(
                 "A request, p99",
                 (
-                    Query(
+                    PanelQuery(
                         "histogram_quantile(0.99, sum by (le, instance) "
                         f"(rate(actorgrid_http_request_seconds_bucket{{{_HERE}}}[5m])))",
                         "{{instance}}",
@@ -124,8 +132,10 @@ CLUSTER = Dashboard(
             Panel(
                 "Gossip of the shared state, bytes a second",
                 (
-                    Query(f"rate(actorgrid_state_gossip_sent_bytes_total{{{_HERE}}}[5m])", "{{instance}} sent"),
-                    Query(f"rate(actorgrid_state_gossip_received_bytes_total{{{_HERE}}}[5m])", "{{instance}} received"),
+                    PanelQuery(f"rate(actorgrid_state_gossip_sent_bytes_total{{{_HERE}}}[5m])", "{{instance}} sent"),
+                    PanelQuery(
+                        f"rate(actorgrid_state_gossip_received_bytes_total{{{_HERE}}}[5m])", "{{instance}} received"
+                    ),
                 ),
                 "Bps",
             ),
@@ -151,26 +161,31 @@ GPUS = Dashboard(
             _one("Power", f"sum(actorgrid_gpu_power_watts{{{_HERE}}})", "watt", True),
         ),
         (
-            Panel("Given out", (Query(f"actorgrid_gpu_allocated_ratio{{{_HERE}}}", _GPU),), "percentunit", most=1.0),
             Panel(
-                "Utilisation", (Query(f"actorgrid_gpu_utilization_ratio{{{_HERE}}}", _GPU),), "percentunit", most=1.0
+                "Given out", (PanelQuery(f"actorgrid_gpu_allocated_ratio{{{_HERE}}}", _GPU),), "percentunit", most=1.0
+            ),
+            Panel(
+                "Utilisation",
+                (PanelQuery(f"actorgrid_gpu_utilization_ratio{{{_HERE}}}", _GPU),),
+                "percentunit",
+                most=1.0,
             ),
         ),
         (
-            Panel("Memory used", (Query(f"actorgrid_gpu_memory_used_bytes{{{_HERE}}}", _GPU),), "bytes"),
-            Panel("Memory given out", (Query(f"actorgrid_gpu_memory_allocated_bytes{{{_HERE}}}", _GPU),), "bytes"),
+            Panel("Memory used", (PanelQuery(f"actorgrid_gpu_memory_used_bytes{{{_HERE}}}", _GPU),), "bytes"),
+            Panel("Memory given out", (PanelQuery(f"actorgrid_gpu_memory_allocated_bytes{{{_HERE}}}", _GPU),), "bytes"),
         ),
         (
-            Panel("Temperature", (Query(f"actorgrid_gpu_temperature_celsius{{{_HERE}}}", _GPU),), "celsius"),
+            Panel("Temperature", (PanelQuery(f"actorgrid_gpu_temperature_celsius{{{_HERE}}}", _GPU),), "celsius"),
             Panel(
                 "Power and its limit",
                 (
-                    Query(f"actorgrid_gpu_power_watts{{{_HERE}}}", _GPU),
-                    Query(f"actorgrid_gpu_power_limit_watts{{{_HERE}}}", f"{_GPU} limit"),
+                    PanelQuery(f"actorgrid_gpu_power_watts{{{_HERE}}}", _GPU),
+                    PanelQuery(f"actorgrid_gpu_power_limit_watts{{{_HERE}}}", f"{_GPU} limit"),
                 ),
                 "watt",
             ),
-            Panel("Clock", (Query(f"actorgrid_gpu_clock_mhz{{{_HERE}}} * 1e6", _GPU),), "hertz"),
+            Panel("Clock", (PanelQuery(f"actorgrid_gpu_clock_mhz{{{_HERE}}} * 1e6", _GPU),), "hertz"),
         ),
     ),
 )
