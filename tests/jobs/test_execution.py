@@ -54,6 +54,18 @@ def test_every_step_has_one_result_whatever_fails(fault: str, seed: int) -> None
     play_with_faults(seed, fault, short=bool(seed % 2), most=40)
 
 
+@pytest.mark.parametrize(
+    ("seed", "fault", "short"),
+    [
+        (17617823, "all", True),  # a step that went back to waiting was put twice into one job
+        (337891112, "host", True),
+        (248, "all", False),  # a host was lost with what nobody took any more
+    ],
+)
+def test_graphs_that_once_failed_succeed(seed: int, fault: str, short: bool) -> None:
+    play_with_faults(seed, fault, short, most=120)
+
+
 @pytest.mark.soak
 @settings(max_examples=2_000, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(seed=st.integers(0, 10**9), fault=st.sampled_from(FAULTS), short=st.booleans())
