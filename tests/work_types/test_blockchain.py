@@ -3,81 +3,43 @@
 from __future__ import annotations
 
 import json
-import threading
+import subprocess
+import sys
 from collections.abc import Iterator
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
+from urllib.request import Request, urlopen
 
 import pytest
 
 from actorgrid.errors import InvalidWork, TaskFailed
 from actorgrid.work_types.registry import find_work_type
 
-eth_tester = pytest.importorskip("eth_tester")
+pytestmark = pytest.mark.skipif(find_spec("eth_tester") is None, reason="eth-tester is not installed")
 KEY = "0x" + "00" * 31 + "01"  # of the first account that the chain in memory begins with
 ANN, BOB = "0x7E5F4552091A69125d5DfCb7b8C2659029395Bdf", "0x2B5AD5c4795c026514f8317c7a215E218DcCD6cF"
 ETHER = 10**18
 
 
-class Chain:
-    """A node: the methods that a wallet needs, over a chain that mines each transaction as it comes."""
-
-    def __init__(self) -> None:
-        self.tester = eth_tester.EthereumTester(eth_tester.PyEVMBackend())
-        self.sent: list[str] = []
-
-    def answer(self, method: str, params: list[Any]) -> Any:
-        tester = self.tester
-        if method == "eth_chainId":
-            return hex(tester.backend.chain.chain_id)
-        if method == "eth_getTransactionCount":
-            return hex(tester.get_nonce(params[0]))
-        if method == "eth_getBlockByNumber":
-            return {"baseFeePerGas": hex(tester.get_block_by_number("latest")["base_fee_per_gas"])}
-        if method == "eth_estimateGas":
-            asked = {"from": params[0]["from"], "to": params[0]["to"], "value": int(params[0]["value"], 16)}
-            return hex(tester.estimate_gas(asked))
-        if method == "eth_sendRawTransaction":
-            self.sent.append(tester.send_raw_transaction(params[0]))
-            return self.sent[-1]
-        if method == "eth_getTransactionByHash":
-            return {"hash": params[0]} if params[0] in self.sent else None
-        if method == "eth_getTransactionReceipt":
-            found = tester.get_transaction_receipt(params[0])
-            numbers = {"blockNumber": "block_number", "status": "status", "gasUsed": "gas_used"}
-            return {name: hex(found[own]) for name, own in numbers.items()}
-        raise ValueError(f"the method {method} does not exist")
-
-
 @pytest.fixture(scope="module")
-def node() -> Iterator[tuple[Chain, str]]:
-    chain = Chain()
+def url() -> Iterator[str]:
+    """The address of a chain of this file's own."""
+    words = [sys.executable, "-m", "tests.work_types.chain"]
+    with subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as chain:
+        assert chain.stdout is not None
+        yield f"http://127.0.0.1:{int(chain.stdout.readline())}"
 
-    class Door(BaseHTTPRequestHandler):
-        def do_POST(self) -> None:
-            asked = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
-            answer: dict[str, Any] = {"jsonrpc": "2.0", "id": asked["id"]}
-            try:
-                answer["result"] = chain.answer(asked["method"], asked["params"])
-            except Exception as error:  # noqa: BLE001 - what the chain refuses is an answer
-                answer["error"] = {"code": -32000, "message": str(error)}
-            body = json.dumps(answer).encode()
-            self.send_response(200)
-            self.send_header("Content-Length", str(len(body)))
-            self.end_headers()
-            self.wfile.write(body)
 
-        def log_message(self, *_: Any) -> None:
-            pass
+def asked(url: str, method: str, *params: Any) -> Any:
+    """What the chain itself says."""
+    body = json.dumps({"jsonrpc": "2.0", "id": 1, "method": method, "params": params}).encode()
+    with urlopen(Request(url, body), timeout=60) as answer:
+        return json.load(answer)["result"]
 
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Door)
-    thread = threading.Thread(target=server.serve_forever, args=(0.05,))
-    thread.start()
-    yield chain, f"http://127.0.0.1:{server.server_port}"
-    server.shutdown()
-    thread.join()
-    server.server_close()
+
+def balance(url: str, account: str) -> int:
+    return int(asked(url, "eth_getBalance", account, "latest"), 16)
 
 
 def transact(url: str, **given: Any) -> dict[str, Any]:
@@ -93,31 +55,30 @@ def key(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("ANNS_KEY", KEY)
 
 
-def test_a_transaction_is_signed_sent_and_in_a_block(node: tuple[Chain, str]) -> None:
-    chain, url = node
-    before = chain.tester.get_balance(BOB)
+def test_a_transaction_is_signed_sent_and_in_a_block(url: str) -> None:
+    before = balance(url, BOB)
     done = transact(url, value_wei=2 * ETHER)
     assert (done["from"], done["status"]) == (ANN, 1) and done["block"] >= 1
-    assert done["hash"] == chain.sent[-1] and chain.tester.get_balance(BOB) == before + 2 * ETHER
+    assert asked(url, "eth_getTransactionByHash", done["hash"]) == {"hash": done["hash"]}
+    assert balance(url, BOB) == before + 2 * ETHER
     assert transact(url, value_wei=1)["nonce"] == done["nonce"] + 1
 
 
-def test_sent_again_with_its_nonce_it_is_one_transaction(node: tuple[Chain, str]) -> None:
-    chain, url = node
-    nonce, before = chain.tester.get_nonce(ANN), chain.tester.get_balance(BOB)
+def test_sent_again_with_its_nonce_it_is_one_transaction(url: str) -> None:
+    nonce, before = int(asked(url, "eth_getTransactionCount", ANN, "latest"), 16), balance(url, BOB)
     fixed = {"nonce": nonce, "value_wei": 5, "gas": 21_000, "max_fee_per_gas_wei": 10**10}
     first = transact(url, **fixed)
     again = transact(url, **fixed)  # an attempt that begins anew after its host was lost
     assert again["hash"] == first["hash"] and again["status"] == 1
-    assert chain.tester.get_balance(BOB) == before + 5
+    assert balance(url, BOB) == before + 5
     with pytest.raises(TaskFailed, match="refuses eth_sendRawTransaction"):
         transact(url, **{**fixed, "value_wei": 6})
 
 
-def test_the_key_may_be_in_a_file(node: tuple[Chain, str], tmp_path: Path) -> None:
+def test_the_key_may_be_in_a_file(url: str, tmp_path: Path) -> None:
     file = tmp_path / "key"
     file.write_text(KEY + "\n")
-    assert transact(node[1], value_wei=1, key_env=None, key_file=str(file))["status"] == 1
+    assert transact(url, value_wei=1, key_env=None, key_file=str(file))["status"] == 1
 
 
 @pytest.mark.parametrize(
@@ -130,6 +91,6 @@ def test_the_key_may_be_in_a_file(node: tuple[Chain, str], tmp_path: Path) -> No
         ({"rpc_url": "http://127.0.0.1:1"}, TaskFailed, "does not answer"),
     ],
 )
-def test_what_goes_wrong_is_named(node: tuple[Chain, str], given: dict[str, Any], kind: Any, says: str) -> None:
+def test_what_goes_wrong_is_named(url: str, given: dict[str, Any], kind: Any, says: str) -> None:
     with pytest.raises(kind, match=says):
-        transact(given.pop("rpc_url", node[1]), **given)
+        transact(given.pop("rpc_url", url), **given)
