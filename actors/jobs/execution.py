@@ -457,8 +457,7 @@ class GraphExecution:
         while self._ready and len(steps) < min(TOGETHER_MAX, share) and len(skipped) < TOGETHER_MAX:
             entry = heapq.heappop(self._ready)
             other = entry[1]
-            # A step that went back to waiting has an entry of before, too: it would run twice in one job.
-            if self._state[other] != READY or other in steps:
+            if self._state[other] != READY or other in steps:  # one that waited again has an entry of before, too
                 continue
             if self._kind(other) != key or self._held(other, now) or not self._short.fits(other, left):
                 skipped.append(entry)
