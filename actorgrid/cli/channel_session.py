@@ -45,7 +45,10 @@ class ChannelSession:
         self._raw = raw
         self._input_fd = input_fd
         self._keys = keys
+        # Noted by signal handlers, which may come in the middle of sending, and dealt with between two turns.
         self._interrupts = 0
+        self._interrupted = False
+        self._resized = False
         self._left: int | None = None
         self.has_begun = False
         self.begun: ChannelBegun | None = None
@@ -61,7 +64,7 @@ class ChannelSession:
                 signal.SIGHUP: lambda: self._leave(signal.SIGHUP),
             }
             if self._raw:
-                handlers[signal.SIGWINCH] = lambda: self._channel.resize(own_size())
+                handlers[signal.SIGWINCH] = self._resize
             else:
                 handlers[signal.SIGINT] = self._interrupt
             woken = stack.enter_context(signals_to(handlers))
@@ -81,8 +84,14 @@ class ChannelSession:
             os.read(woken, 512)
         if self._left is not None:
             raise SessionLeft(128 + self._left)
+        if self._interrupts and not self._interrupted:
+            self._interrupted = True
+            self._channel.signal(signal.SIGINT)
         if self._interrupts > 1:
             raise KeyboardInterrupt
+        if self._resized:
+            self._resized = False
+            self._channel.resize(own_size())
         if writable:
             self._channel.flush()
         if self._channel in ready:
@@ -134,8 +143,9 @@ class ChannelSession:
 
     def _interrupt(self) -> None:
         self._interrupts += 1
-        if self._interrupts == 1:
-            self._channel.signal(signal.SIGINT)
+
+    def _resize(self) -> None:
+        self._resized = True
 
     def _leave(self, number: int) -> None:
         self._left = number

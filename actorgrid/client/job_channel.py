@@ -12,12 +12,14 @@ from actorgrid.errors import (
     HostUnreachable,
     JobNotRunning,
     MalformedBody,
+    PeerGone,
     PeerRefused,
     UnknownAllocation,
     error_from_dict,
 )
 from actorgrid.transports.channel_frames import (
     JOB_ENDED,
+    TOO_SLOW,
     ChannelEnding,
     ChannelPurpose,
     encode_end,
@@ -155,7 +157,8 @@ class JobChannel:
         """What has come, by one read. The last one is a ChannelEnding.
 
         Raises what the job's host has refused it with, JobNotRunning when the attempt is over (its end says how),
-        HostUnreachable when no host of the cluster could be reached for a minute.
+        PeerGone when the job's host has let go of us as we did not read, HostUnreachable when no host of the cluster
+        could be reached for a minute.
         """
         if self.ending is not None:
             return
@@ -172,6 +175,12 @@ class JobChannel:
             if isinstance(event, ChannelEnding):
                 if event.why == JOB_ENDED:
                     raise self._job_ended()
+                if event.why == TOO_SLOW:
+                    raise PeerGone(
+                        "the job's host has let go of us: what it sent was not taken for too long",
+                        asked=self._address.job_id,
+                        hint="the job goes on; what it writes is kept: actorgrid logs JOB",
+                    )
                 self.ending = event
             yield event
 

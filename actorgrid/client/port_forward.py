@@ -13,9 +13,11 @@ from contextlib import suppress
 from time import monotonic
 from typing import TYPE_CHECKING
 
-from actorgrid.errors import ActorGridError, JobNotRunning, PortInUse, PortNotOpen
+from actorgrid.errors import ActorGridError, HostUnreachable, JobNotRunning, PortInUse, PortNotOpen
 from actorgrid.transports.channel_frames import PIECE_BYTES, AskPorts, ChannelEnding, ConnectToPort
 
+from .http import segment
+from .job_calls import FINAL_STATES
 from .job_channel import (
     UNSENT_BYTES_MAX,
     ChannelAddress,
@@ -196,7 +198,8 @@ class PortForward:
     def run(self) -> None:
         """Go on until ``close`` is called in another thread, or a signal handler, or the job ends.
 
-        Raises JobNotRunning when it has ended.
+        While the job waits for another attempt, or no host is reached, connections are closed as they come. Raises
+        JobNotRunning when it has ended.
         """
         self._woken.setblocking(False)
         self._selector.register(self._woken, selectors.EVENT_READ)
@@ -238,9 +241,26 @@ class PortForward:
 
     def _look(self) -> None:
         """See whether the job still runs: where to, is asked anew when another attempt of it does."""
-        if not self._connections:
-            self._address = None
+        if self._connections:
+            return
+        self._address = None
+        try:
             self._to_job()
+        except JobNotRunning as error:
+            self._wait_for_another(error)
+        except HostUnreachable as error:
+            self._say(str(error))
+
+    def _wait_for_another(self, error: JobNotRunning) -> None:
+        """Raise *error* again, unless another attempt of the job may come."""
+        self._address = None
+        try:
+            state = self._http.get(f"/api/jobs/{segment(self.job_id)}")["state"]
+        except HostUnreachable:
+            state = ""
+        if state in FINAL_STATES:
+            raise error
+        self._say(error.message)
 
     def _watch(self) -> None:
         wanted: dict[socket.socket | JobChannel, tuple[int, object]] = {}
@@ -267,9 +287,10 @@ class PortForward:
             local.setblocking(False)
             local.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             channel = JobChannel(self._relay, self._to_job(), ConnectToPort(self.port))
-        except JobNotRunning:
+        except JobNotRunning as error:
             local.close()
-            raise
+            self._wait_for_another(error)
+            return
         except (ActorGridError, OSError) as error:
             local.close()
             self._say(str(error))

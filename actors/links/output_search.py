@@ -1,7 +1,8 @@
 """A part of an attempt's output, chosen by time, by a pattern or from its end: read on the host that has it.
 
-Each question is about at most ``SEARCH_BYTES`` of the output, so that none holds its host up for long; who wants more
-asks again. Patterns are those of ``work/output_lines.py``. A line longer than that is looked at in parts.
+Each question is about at most ``SEARCH_BYTES`` of the output, and ``LINES_MAX`` lines where a pattern is looked for, so
+that none holds its host up for long; who wants more asks again. Patterns are those of ``work/output_lines.py``. A line
+longer than that is looked at in parts.
 """
 
 from __future__ import annotations
@@ -13,11 +14,13 @@ from typing import Any
 from actorgrid.errors import MalformedMessage
 
 from ..work.attempt_dir import AttemptDir
-from ..work.output_lines import lines_of, matcher, matching, start_of_last, whole_lines
+from ..work.output_lines import first_lines, lines_of, matcher, matching, start_of_last, whole_lines
 from ..work.output_times import offset_since
 from .pieces import Fields, is_count
 
 SEARCH_BYTES = 2**19
+LINES_MAX = 10_000
+"""To begin looking at a line takes a microsecond or two: of empty lines, half a million would take a second."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,6 +111,8 @@ def last_lines(folder: AttemptDir, stream: str, first: int, end: int, count: int
     data = folder.read_output(stream, begin, end - begin)
     cut = len(lines_of(data)[0]) if begin > first and data else 0
     cut = 0 if cut >= len(data) else cut  # the end of a line whose beginning was not read; of one too long, the part
+    if matches is not None:
+        cut = max(cut, start_of_last(data, LINES_MAX, None)[0] if data else 0)
     place, found = start_of_last(data[cut:], count, matches)
     return LastLines(begin + cut + place, found, begin + cut)
 
@@ -117,7 +122,7 @@ def matching_lines(folder: AttemptDir, stream: str, offset: int, end: int | None
     matches = matcher(pattern)
     ended = folder.ended()  # before the read: what was written until then is read
     most = SEARCH_BYTES if end is None else min(SEARCH_BYTES, max(0, end - offset))
-    data = folder.read_output(stream, offset, most)
+    data = first_lines(folder.read_output(stream, offset, most), LINES_MAX)
     size = folder.output_size(stream)
     last = offset + len(data) >= (size if end is None else min(end, size))
     whole = whole_lines(data, last and (ended or end is not None))

@@ -22,7 +22,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import NamedTuple, Protocol
 
-from actorgrid.errors import ActorGridError, MalformedBody, Overloaded, PeerRefused, StorageError
+from actorgrid.errors import ActorGridError, MalformedBody, Overloaded, PeerGone, PeerRefused, StorageError
 from actorgrid.transports.channel_frames import (
     FRAME_BYTES_MAX,
     JOB_ENDED,
@@ -106,7 +106,7 @@ class Channel:
         self.is_over = False
         """Whether its last word is said: it stays until the client has it."""
         self.moved_at = now
-        """When the client last came, or took something."""
+        """When the client last came, took something, or began to be waited for."""
         self.away_since: float | None = None
         self._came = bytearray()  # of a frame that is not complete
         self._frames: deque[tuple[list[object], int]] = deque()
@@ -127,7 +127,10 @@ class Channel:
             return
         if self.stream.room < len(data):
             raise Overloaded("the client of a channel has not read for too long")
+        had_room = self.room > 0
         self.stream.write(data)
+        if had_room and not self.room:
+            self.moved_at = time.monotonic()  # before, there was nothing that it could have taken
 
     def finish(self, last: bytes) -> None:
         """Send the last frame, and let go of what it led to."""
@@ -362,7 +365,7 @@ class JobChannels:
                 stranger.connection.close()
 
     def _take_in(self, fd: int, stranger: _Stranger, frame: list[object]) -> None:
-        """Make a stranger a client. Raises PeerRefused, MalformedBody, Overloaded."""
+        """Make a stranger a client. Raises PeerRefused, PeerGone, MalformedBody, Overloaded."""
         keep, served = parse_keep(frame), self._served()
         known = (
             served is not None
@@ -374,10 +377,19 @@ class JobChannels:
         channel = self._channels.get(keep.stream_id)
         if channel is None:
             if keep.received:
-                raise PeerRefused("the channel has ended, as its client was away or did not read")
+                raise PeerGone(
+                    "the channel has ended: its client was away, or did not read, for too long",
+                    hint="come again; the job goes on, and what it writes is kept: actorgrid logs JOB",
+                )
             self._make_room()
             channel = Channel(keep, time.monotonic())
-        channel.connect(stranger.connection, keep, bytes(stranger.came), time.monotonic())
+        try:
+            channel.connect(stranger.connection, keep, bytes(stranger.came), time.monotonic())
+        except ActorGridError:
+            if channel.connection is stranger.connection:
+                channel.connection = None  # which is a stranger's still: told why, and closed as such
+                self._forget(channel)
+            raise
         del self._strangers[fd]
         self._poll.unregister(fd)
         self._channels[keep.stream_id] = channel

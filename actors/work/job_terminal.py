@@ -113,15 +113,6 @@ class JobTerminal:
         at = offset - recent_from
         return offset, bytes(self._recent[at : at + size])
 
-    def type(self, data: bytes) -> int:
-        """Type *data*; how much of it the terminal takes now."""
-        try:
-            return os.write(self.ours, data)
-        except BlockingIOError:
-            return 0
-        except OSError:
-            return len(data)  # nobody is there to read it any more
-
 
 class AttachedClient:
     """One attached client, as of ChannelEnd."""
@@ -131,9 +122,11 @@ class AttachedClient:
         self._at = 0 if wish.history_bytes is None else max(0, terminal.total - wish.history_bytes)
         self._channel = channel
         self._typed = b""
-        self._typing = os.dup(terminal.ours)  # waited for by itself: the shim waits for what can be read of the other
+        # Waited for by itself, as the shim waits for what can be read of the other; and good for as long as we are
+        # here: the other is closed when the terminal ends, and its number is soon another file's.
+        self._typing = os.dup(terminal.ours)
         if wish.size is not None:
-            set_size(terminal.ours, wish.size)
+            set_size(self._typing, wish.size)
         terminal.attached.add(channel)
         channel.say(["begun", {"at": self._at, "total": terminal.total}])
 
@@ -146,7 +139,7 @@ class AttachedClient:
                 self._typed = data
                 self._type()
             case Resize(size):
-                set_size(self._terminal.ours, size)
+                set_size(self._typing, size)
             case InputEnd():
                 pass  # others may type
         return True
@@ -178,4 +171,9 @@ class AttachedClient:
             self._typing = -1
 
     def _type(self) -> None:
-        self._typed = self._typed[self._terminal.type(self._typed) :]
+        try:
+            self._typed = self._typed[os.write(self._typing, self._typed) :]
+        except BlockingIOError:
+            return  # the terminal takes no more now
+        except OSError:
+            self._typed = b""  # nobody is there to read it any more

@@ -67,6 +67,12 @@ def matching(data: bytes, matches: Callable[[bytes], bool]) -> bytes:
     return b"".join([line for line in lines_of(data) if matches(line.rstrip(b"\r\n"))])
 
 
+def first_lines(data: bytes, count: int) -> bytes:
+    """The first *count* lines, with their ends; all of it where there are no more."""
+    parts = data.split(b"\n", count)
+    return data[: len(data) - len(parts[-1])] if len(parts) > count else data
+
+
 def lines_of(data: bytes) -> list[bytes]:
     """The lines, each with its end. Only a newline ends one: a progress bar's carriage returns do not."""
     parts = data.split(b"\n")

@@ -78,6 +78,13 @@ def test_tasks_and_nodes_are_members_of_a_gang(
     assert (options["gang"], options["spread"], options["gpus"], options["memory"]) == (members, spread, gpus, memory)
 
 
+def test_what_stands_behind_an_option_that_may_have_a_value_is_the_script() -> None:
+    for before in (["--exclusive"], ["-c", "2", "--nice"], ["--exclusive=user"], ["--nice=5", "--get-user-env"]):
+        assert read_options([*before, "s", "--nice"]).words == ["s", "--nice"]
+    assert translated("--nice", "s").options["priority"] == 0 and translated("--nice=20", "s").options["priority"] == 40
+    assert translated("--exclusive", "s").notes == ["--exclusive has no meaning here"]
+
+
 @pytest.mark.parametrize(
     ("text", "seconds"),
     [("30", 1800), ("1:30", 90), ("2:00:01", 7201), ("1-12", 129_600), ("1-02:03", 93_780), ("1-02:03:04", 93_784)],
@@ -245,6 +252,13 @@ def test_scancel_and_sinfo(call: Invoke, door: Door) -> None:
     assert call("slurm", "scancel", "-n", "train").exit_code == 0
     assert [request for request, _, _ in door.asked if "cancel" in request] == [f"POST /api/jobs/{ONE}/cancel"]
     assert call("slurm", "scancel").exit_code == 2
+    assert call("slurm", "scancel", "-n", "nobody,train").exit_code == 0
+    assert [query.get("name") for request, query, _ in door.asked if request == "GET /api/jobs"] == ["train", None]
+    assert len([request for request, _, _ in door.asked if "cancel" in request]) == 2
+    door.on("GET /api/jobs/a1.0", job("a1.0", step_of={"graph": "a1", "steps": [0]}))
+    refused = call("slurm", "scancel", "a1.0")
+    assert refused.exit_code == 2 and "scancel a1" in refused.stderr
+    assert len([request for request, _, _ in door.asked if "cancel" in request]) == 2
     host = {"cpu_milli": 4000, "cpu_milli_allocated": 0, "memory_mib": 8, "gpus": [], "health": "healthy"}
     busy = {**host, "node_id": "h2", "hostname": "beta", "cpu_milli_allocated": 1000}
     door.on("GET /api/hosts", {"hosts": [{**host, "node_id": "h1", "hostname": "alpha"}, busy]})

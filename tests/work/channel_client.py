@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import secrets
 import socket
+from contextlib import suppress
 from typing import Any
 
 from actorgrid.errors import error_from_dict
@@ -98,6 +99,16 @@ class ChannelClient:
                 case ["gone" | "over" | "failed", *_] as frame:
                     raise AssertionError(f"{frame} after {found!r}")
         return found
+
+    def come_back_saying(self, said: bytes) -> None:
+        """Go on over another connection, with *said* right behind the greeting, until that is hung up on."""
+        with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as another:
+            another.settimeout(30)
+            another.connect(self._found["path"])
+            another.sendall(encode_keep(self._found["secret"], self._id, self._stream.received) + said)
+            with suppress(ConnectionResetError):
+                while another.recv(65536):
+                    pass
 
     def leave(self) -> None:
         """End the channel, as a client does."""

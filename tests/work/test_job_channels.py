@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from actorgrid.actors.work.job_channels import CHANNELS_MAX
+from actorgrid.actors.work.job_channels import CHANNELS_MAX, STUCK_S, Channel
 from actorgrid.actors.work.messages import FindChannel
 from actorgrid.errors import (
     BadRequest,
@@ -21,6 +21,7 @@ from actorgrid.errors import (
     MalformedBody,
     NotATerminal,
     Overloaded,
+    PeerGone,
     PeerRefused,
     PortNotOpen,
 )
@@ -32,6 +33,8 @@ from actorgrid.transports.channel_frames import (
     ExecCommand,
     TerminalSize,
 )
+from actorgrid.transports.frames import encode_frame
+from actorgrid.transports.kept_stream import Keep
 from tests.work.channel_client import ChannelClient
 from tests.work.rig import Rig, gated, open_gate, wait_for
 
@@ -169,6 +172,11 @@ def test_what_cannot_be_done_is_said(rig: Rig, tmp_path: Path, come: Come) -> No
     odd.send("bogus", 1)
     with pytest.raises(MalformedBody):
         odd.until_over()
+    over = come(where, sh("true"))
+    over.until_over()
+    over.leave()
+    with pytest.raises(PeerGone, match="the channel has ended"):
+        over.connect()
     with pytest.raises(JobNotRunning):
         found(rig, "b.1")
     many = [come(where) for _ in range(CHANNELS_MAX)]
@@ -319,6 +327,10 @@ def test_whoever_sends_what_is_no_channel_ends_nothing_but_that(rig: Rig, come: 
         with suppress(ConnectionResetError):
             while client.frame()[0] != "gone":
                 pass
+    known = come(where, sh("cat"))
+    known.send("in", b"here\n")
+    known.until_out(b"here\n")
+    known.come_back_saying(b"\7" * 50)
     late = come(where, sh("cat"))
     late.send("size", 0, 0)
     with pytest.raises(MalformedBody):
@@ -326,3 +338,12 @@ def test_whoever_sends_what_is_no_channel_ends_nothing_but_that(rig: Rig, come: 
     assert come(where, sh("echo well")).until_over()[0] == b"well\n"
     open_gate(tmp_path / "gate")
     assert rig.ended(attempt_id)["state"] == "succeeded"
+
+
+def test_after_a_long_silence_there_is_time_to_take_a_burst() -> None:
+    channel = Channel(Keep("secret", "0" * 32, 0), time.monotonic() - 10 * STUCK_S)
+    while (room := channel.room) > 0:
+        channel.put(encode_frame(["out", bytes(room)]))
+    now = time.monotonic()
+    assert not channel.is_stuck(now)
+    assert channel.is_stuck(now + STUCK_S + 1.0)

@@ -63,7 +63,7 @@ def test_it_is_what_a_plain_search_through_the_file_finds(
     rows = [line for line in re.split(rb"(?<=\n)", content) if line]
     chosen = [row for row in rows if re.search(pattern, row.decode().rstrip("\r\n"))]
     directory = made(tmp_path_factory.mktemp("work"), content)
-    with patch.object(output_search, "SEARCH_BYTES", PIECE):
+    with patch.object(output_search, "SEARCH_BYTES", PIECE), patch.object(output_search, "LINES_MAX", 4):
         if pattern:
             assert matched(directory, pattern) == b"".join(chosen)
         found = last(directory, count, pattern)
@@ -71,6 +71,14 @@ def test_it_is_what_a_plain_search_through_the_file_finds(
     assert [row for row in re.split(rb"(?<=\n)", found) if row and row in wanted][:1] == wanted[:1]
     if not pattern:
         assert found == b"".join(wanted)
+
+
+def test_no_question_looks_at_more_lines_than_a_host_has_time_for(tmp_path: Path) -> None:
+    lines = output_search.LINES_MAX
+    directory = made(tmp_path, b"\n" * (2 * lines))
+    assert matching_lines(directory, "stdout", 0, None, "x").end == lines
+    assert last_lines(directory, "stdout", 0, 2 * lines, 1, "x").end == lines
+    assert last_lines(directory, "stdout", 0, 2 * lines, 1, "").offset == 2 * lines - 1
 
 
 def test_a_line_longer_than_a_piece_is_looked_at_in_parts(tmp_path: Path) -> None:

@@ -86,6 +86,9 @@ NOT_MEANT: dict[str, str] = {
 """Options with a value that mean nothing here: they are said by name."""
 NOT_MEANT_FLAGS = {"--hold": "-H", "--no-requeue": "", "--no-kill": "-k", "--overcommit": "-O"}
 MAY_HAVE_VALUE = ("--exclusive", "--propagate", "--get-user-env")
+_ALONE = {"--nice": "100", **dict.fromkeys(MAY_HAVE_VALUE, "")}
+"""Options that may have a value, which stands behind ``=`` and is never the next word; what they say without one."""
+_TAKE_A_WORD = {word for options in (MEANT, NOT_MEANT) for pair in options.items() for word in pair} - {"", "--nice"}
 SILENT_FLAGS = {"--quiet": "-Q", "--verbose": "-v", "--label": "-l", "--unbuffered": "-u", "--spread-job": ""}
 """What changes nothing that anybody waits for."""
 
@@ -100,13 +103,12 @@ def _parser() -> _Parser:
     for options in (MEANT, NOT_MEANT):
         for name, short in options.items():
             names = (short, name) if short else (name,)
-            default: dict[str, Any] = {"nargs": "?", "const": "100"} if name == "--nice" else {}
-            parser.add_argument(*names, **default)
+            parser.add_argument(*names)
     for flags in (MEANT_FLAGS, NOT_MEANT_FLAGS, SILENT_FLAGS):
         for name, short in flags.items():
             parser.add_argument(*((short, name) if short else (name,)), action="store_true", default=None)
     for name in MAY_HAVE_VALUE:
-        parser.add_argument(name, nargs="?", const=True)
+        parser.add_argument(name)
     parser.add_argument("words", nargs=argparse.REMAINDER)
     return parser
 
@@ -134,12 +136,24 @@ def read_options(words: Sequence[str], script: str | None = None) -> Asked:
     found = argparse.Namespace()
     for line, said in directives(script or ""):
         try:
-            more = parser.parse_args(said, found)
+            more = parser.parse_args(_spelled_out(said), found)
         except click.UsageError as error:
             raise click.UsageError(f"line {line}: #SBATCH {shlex.join(said)}: {error.message}") from None
         if more.words:
             raise click.UsageError(f"line {line}: #SBATCH {shlex.join(said)}: {more.words[0]!r} is no option")
-    return Asked(parser.parse_args(list(words), found))
+    return Asked(parser.parse_args(_spelled_out(words), found))
+
+
+def _spelled_out(words: Sequence[str]) -> list[str]:
+    """These words, where each option that may have a value has one: what follows ``--exclusive`` is the script."""
+    spelled: list[str] = []
+    takes_a_word = False
+    for place, word in enumerate(words):
+        if not takes_a_word and (not word.startswith("-") or word in ("-", "--")):
+            return [*spelled, *words[place:]]
+        spelled.append(f"{word}={_ALONE[word]}" if not takes_a_word and word in _ALONE else word)
+        takes_a_word = not takes_a_word and word in _TAKE_A_WORD
+    return spelled
 
 
 def directives(script: str) -> list[tuple[int, list[str]]]:

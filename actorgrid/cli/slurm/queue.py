@@ -8,6 +8,8 @@ from typing import Any
 
 import click
 
+from actorgrid.errors import BadRequest
+
 from ..call import CommandContext, host_command
 from ..printing import say
 from .table import Column, Row, clock, print_rows
@@ -55,7 +57,8 @@ def jobs_of(
     if ids:
         found = [find_job(call.http, each) for each in ids.split(",") if each]
         return [job for job in found if job["state"] in set(states)]
-    asked: dict[str, Any] = {"state": ",".join(states), "limit": PAGE, "user": user, "name": name, "since_s": since_s}
+    one = name if name and "," not in name else None  # the host looks for one part of a name
+    asked: dict[str, Any] = {"state": ",".join(states), "limit": PAGE, "user": user, "name": one, "since_s": since_s}
     jobs: list[dict[str, Any]] = []
     while len(jobs) < LISTED_MAX:
         page = call.http.get("/api/jobs", **{key: value for key, value in asked.items() if value})
@@ -200,6 +203,14 @@ def scancel(
     jobs = jobs_of(call, states_of(states), ids, own_name() if me else user, name)
     if account is not None:
         jobs = [job for job in jobs if (job.get("labels") or {}).get("account") == account]
+    for job in jobs:
+        if job.get("step_of"):
+            array = str(job["job_id"]).partition(".")[0]
+            raise BadRequest(
+                "an index of an array is not cancelled by itself: it would begin again",
+                asked=str(job["job_id"]),
+                hint=f"cancel all of it: scancel {array}",
+            )
     done = [call.http.post(f"/api/jobs/{segment(job['job_id'])}/cancel", repeat=True) for job in jobs]
     if call.json:
         call.document({"jobs": done})

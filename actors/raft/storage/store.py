@@ -26,8 +26,9 @@ from actorgrid.actors.ledger.record_types import JobRecord
 from actorgrid.errors import DiskFull, LogCorrupted, StorageError
 
 HISTORY_MAX = 100_000
-LOOKED_AT_MAX = 20_000
-"""Ended jobs whose records one question reads through."""
+LOOKED_AT_MAX = 2_000
+"""Ended jobs whose records one question reads through: the ledger does nothing else meanwhile, and 20,000 took a second
+and more."""
 EVENTS_MAX = 100_000
 SNAPSHOTS_KEPT = 2
 
