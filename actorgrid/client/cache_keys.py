@@ -1,8 +1,8 @@
 """What a call is, as a digest of the code that it runs and the values that it takes: so the same call is found again.
 
 Code is what a function does, not where it stands: its byte code, constants and names, defaults, what its closure
-holds, and the globals that it refers to, of the user's own modules as deep as they go. What is installed, built in or
-of this package goes by its name, with the version of its distribution's module where that says one. Values are pickled
+holds, and the globals that it refers to, of the user's own modules as deep as they go. What goes by its name, and
+modules, are told apart by versions and files (module_digests.py). Values are pickled
 without memory of what was the same object, and sets in the order of their elements' digests, so that equal values of
 plain types give equal bytes in every process. Values of other types may pickle differently each time; then nothing is
 found, and the call runs.
@@ -24,6 +24,8 @@ import cloudpickle
 
 from actorgrid.code_pickler import CodePickler
 from actorgrid.errors import InvalidGraph
+
+from .module_digests import ModuleDigests
 
 if TYPE_CHECKING:
     from .dag import Step
@@ -79,6 +81,7 @@ class _Digests:
 
     def __init__(self) -> None:
         self.of_step: OfStep = _no_step
+        self.modules = ModuleDigests()
         self._code: dict[int, tuple[Any, bytes]] = {}
         self._inside: dict[int, None] = {}
         self._open: set[int] = set()  # what was met inside of itself, and is not done yet
@@ -98,7 +101,7 @@ class _Digests:
             self._open.add(id(code))
             return "recursion", name
         if not _is_users_own(code):
-            return "installed", name, _version(code)
+            return "by name", name, self.modules.of(str(getattr(code, "__module__", "") or ""))
         if id(code) in self._code:
             return "code", self._code[id(code)][1]
         self._inside[id(code)] = None
@@ -120,8 +123,8 @@ class _Digests:
                 cells.append("empty")
         names = sorted(_names_of(fn.__code__))
         known = [(name, fn.__globals__[name]) for name in names if name in fn.__globals__]
-        known += [(name, sys.modules[name]) for name in names if _is_users_module(name)]  # imported inside of it
-        return "function", _plain_code(fn.__code__), fn.__defaults__, fn.__kwdefaults__, cells, known
+        reached = self.modules.named(names, fn.__globals__)
+        return "function", _plain_code(fn.__code__), fn.__defaults__, fn.__kwdefaults__, cells, known, reached
 
     def _class(self, cls: type) -> Any:
         members = sorted((name, value) for name, value in vars(cls).items() if name not in _SKIPPED)
@@ -146,9 +149,7 @@ class _KeyPickler(CodePickler):
         if isinstance(value, types.FunctionType | type):
             return self._digests.of_code(value)
         if isinstance(value, types.ModuleType):
-            if _is_users_module(value.__name__):
-                return "module", value.__name__, _file_digest(value)
-            return "module", value.__name__, _version(value)
+            return "module", value.__name__, self._digests.modules.of(value.__name__)
         if isinstance(value, set | frozenset):
             return "set", sorted(self._digests.of(each) for each in value)
         return None
@@ -169,7 +170,8 @@ def _plain_code(code: types.CodeType) -> Any:
     """What a code object does, without where it was written."""
     constants = [_plain_code(each) if isinstance(each, types.CodeType) else each for each in code.co_consts]
     taken = code.co_argcount, code.co_posonlyargcount, code.co_kwonlyargcount, code.co_flags
-    return code.co_code, constants, code.co_names, code.co_varnames, code.co_freevars, code.co_cellvars, taken
+    names = code.co_names, code.co_varnames, code.co_freevars, code.co_cellvars
+    return code.co_code, code.co_exceptiontable, constants, names, taken
 
 
 def _names_of(code: types.CodeType) -> set[str]:
@@ -184,24 +186,14 @@ def _names_of(code: types.CodeType) -> set[str]:
 def _is_users_own(code: Any) -> bool:
     """Whether code travels by value: of the script, a notebook, or a module that belongs to no distribution."""
     name = str(getattr(code, "__module__", "") or "")
-    if name in ("__main__", "__mp_main__") or name not in sys.modules or _is_users_module(name):
+    if name in ("__main__", "__mp_main__") or name not in sys.modules or _is_by_value(name):
         return True
     # What was made inside of a function cannot be found by its name.
     return "<locals>" in str(getattr(code, "__qualname__", ""))
 
 
-def _is_users_module(name: str) -> bool:
+def _is_by_value(name: str) -> bool:
     """Whether a module that is imported is among those that travel by value."""
     by_value = cloudpickle.list_registry_pickle_by_value()
     parts = name.split(".")
     return name in sys.modules and any(".".join(parts[: end + 1]) in by_value for end in range(len(parts)))
-
-
-def _file_digest(module: types.ModuleType) -> bytes:
-    with open(str(module.__file__), "rb") as file:
-        return hashlib.file_digest(file, "sha256").digest()
-
-
-def _version(code: Any) -> str:
-    name = code.__name__ if isinstance(code, types.ModuleType) else str(getattr(code, "__module__", "") or "")
-    return str(getattr(sys.modules.get(name.partition(".")[0]), "__version__", ""))

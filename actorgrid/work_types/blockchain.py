@@ -1,9 +1,9 @@
 """A transaction of an Ethereum chain: signed where the work runs, and handed to a node over its JSON-RPC endpoint.
 
 The key never is an argument: those are kept by the cluster. It is read where the work runs, from a file or a variable.
-A transaction is sent once: with the same nonce it has the same bytes and hash, so that an attempt which begins again
-finds it on the chain. Without a nonce each attempt would take the next one; so the nonce is to be said where the work
-may be tried again.
+A transaction is sent once: with the same nonce, gas and fee it has the same bytes and hash, so that an attempt which
+begins again finds it on the chain. Without a nonce each attempt would take the next one, and what a node estimates of
+the others changes; so all three are to be said where the work may be tried again.
 """
 
 from __future__ import annotations

@@ -135,9 +135,15 @@ def _later(trigger: TriggerRecord, after: int, counts_from: int) -> Iterator[int
 def _cron_times(cron: str, zone_name: str, after: int) -> Iterator[int]:
     start = datetime.fromtimestamp(max(0, min(after, LATEST)), UTC).astimezone(zone(zone_name))
     last = after
-    for moment in _simulated(cron, start):
-        due = int(moment.timestamp())
-        if last < due <= LATEST:  # where clocks are put back a time may be named twice
+    moments = _simulated(cron, start)
+    while True:
+        try:
+            due = int(next(moments).timestamp())
+        except (StopIteration, OverflowError, ValueError):  # none within 50 years, or before the year 10000
+            return
+        if due > LATEST:
+            return
+        if last < due:  # where clocks are put back a time may be named twice
             last = due
             yield due
 

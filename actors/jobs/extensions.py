@@ -10,6 +10,8 @@ from typing import Any
 from pydantic import ValidationError
 
 from actorgrid.actors.ledger.exec_limits import check_exec
+from actorgrid.actors.ledger.graph_checks import EXTENSIONS_MAX, FILES_MAX
+from actorgrid.actors.ledger.graph_records import GraphFacts
 from actorgrid.actors.ledger.record_types import HostRecord
 from actorgrid.dag.hosts import HostCapacity, check_satisfiable
 from actorgrid.dag.requests import GraphRequest
@@ -36,6 +38,20 @@ class ReadExtension:
         """What the ledger is told."""
         digests = [hashlib.sha256(each).hexdigest() for each in self.files]
         return {"parent": parent, "first": first, "steps": self.steps, "file": digests[0], "files": digests}
+
+
+def refuse_too_many(facts: GraphFacts, before: Sequence[Mapping[str, Any]], record: Mapping[str, Any]) -> None:
+    """Refuse what the ledger would not take, now or ever: the further steps in *record* behind those that the graph has
+    and those that are to be proposed *before* them. Raises InvalidGraph."""
+    files = {*facts["files"], *(file for each in (*before, record) for file in each["files"])}
+    additions = len(facts["extensions"]) + len(before) + 1
+    if additions > EXTENSIONS_MAX or len(files) > FILES_MAX:
+        raise InvalidGraph(
+            "the graph grows too large",
+            asked=f"{additions} steps that give further ones, with {len(files)} files",
+            found=f"at most {EXTENSIONS_MAX}, and {FILES_MAX} files",
+            hint="have fewer steps give more steps each; does it come to an end?",
+        )
 
 
 class FurtherSteps:

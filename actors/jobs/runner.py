@@ -55,7 +55,7 @@ from .background import Background
 from .cluster_capacity import bandwidth, capacities, hosts_up, live_claims, slots
 from .decisions import Advance, ClusterCapacity, Finish
 from .execution import GraphExecution
-from .extensions import EXTENDED_AT_ONCE, ReadExtension, read_further_steps
+from .extensions import EXTENDED_AT_ONCE, ReadExtension, read_further_steps, refuse_too_many
 from .graph_spec import SPEC_BYTES_MAX, GraphSpec, read_spec, spec_files
 from .guarded_allocator import GuardedAllocator
 from .step_cache import GRAPHS_MAX, NO_STEPS, StepCache
@@ -305,13 +305,16 @@ class GraphRunner:
             look = functools.partial(_further_of, path, record, spec, number, hosts)
             try:
                 found = await self._background.run(look)
+                record_of = None if found is None else found.to_record(number, first)
+                if record_of is not None:
+                    refuse_too_many(execution.job["graph"], extensions, record_of)
             except (InvalidGraph, CyclicGraph, MissingProducer, UnsatisfiableCost, BadRequest) as error:
                 failed.append({"step": number, "state": "failed", "error": error.to_dict()})
                 looked_at.append(number)
                 continue
             looked_at.append(number)
-            if found is not None:
-                extensions.append(found.to_record(number, first))
+            if found is not None and record_of is not None:
+                extensions.append(record_of)
                 spec, first = found.spec, first + found.steps
                 files += found.files
         if files:

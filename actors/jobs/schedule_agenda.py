@@ -7,8 +7,9 @@ jumps back makes nothing due again, and one that jumps forward is the same as no
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Container, Iterable
 from dataclasses import dataclass
+from itertools import islice
 
 from actorgrid.actors.ledger.schedule_records import ScheduleRecord
 from actorgrid.errors import InvalidSchedule
@@ -71,9 +72,10 @@ class ScheduleAgenda:
         """When something is due next; ``None``: nothing ever is."""
         return min(self._next.values(), default=None)
 
-    def due(self, now: float) -> list[Firing]:
-        """What is due at *now* and not decided yet, by name."""
-        return [firing for name, at in sorted(self._next.items()) if at <= now and (firing := self._decide(name, now))]
+    def due(self, now: float, besides: Container[str] = (), most: int | None = None) -> list[Firing]:
+        """What is due at *now* and not decided yet, by name, of all *besides* these: *most* of it."""
+        names = (name for name, at in sorted(self._next.items()) if at <= now and name not in besides)
+        return list(islice((firing for name in names if (firing := self._decide(name, now))), most))
 
     def _decide(self, name: str, now: float) -> Firing | None:
         record = self._records[name]

@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 
 LOOK_S = 5.0
 """The clock is looked at so often at least while there are schedules: it may have been set."""
+DECIDED_AT_ONCE = 4
+"""Then what else waits in the server has its turn: what was missed for long takes a twentieth of a second each."""
 HEARD = ("schedule", "leader")
 AGAIN_S = 1.0
 """Until what could not be committed is decided anew."""
@@ -68,14 +70,16 @@ class ScheduleRunner:
         if self._agenda is None:
             return
         now = time()
-        for firing in self._agenda.due(now):
-            if firing.name not in self._under_way:
-                self._under_way.add(firing.name)
-                self._server.spawn(self._fire(firing))
+        firings = self._agenda.due(now, self._under_way, DECIDED_AT_ONCE)
+        for firing in firings:
+            self._under_way.add(firing.name)
+            self._server.spawn(self._fire(firing))
         at = self._agenda.next_at()
         if at is not None:
             # What is due and under way is heard of; what fails is looked at again.
             wait_s = at - now if at > now else AGAIN_S
+            if len(firings) == DECIDED_AT_ONCE:
+                wait_s = 0.0
             self._timer = self._server.runtime.after(min(LOOK_S, wait_s), self._look)
 
     async def _fire(self, firing: Firing) -> None:

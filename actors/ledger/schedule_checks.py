@@ -76,9 +76,10 @@ def check_schedule(schedule: object) -> None:
     check_fields("schedule", schedule, _SCHEDULE, {})
     _no_more("schedule", schedule, _SCHEDULE)
     trigger = schedule["trigger"]
-    of_kind = _TRIGGERS.get(trigger.get("kind", ""))
+    kind = trigger.get("kind")
+    of_kind = _TRIGGERS.get(kind) if isinstance(kind, str) else None
     if of_kind is None:
-        raise refused("a trigger is of the kind cron, every or at", found=repr(trigger.get("kind"))[:100])
+        raise refused("a trigger is of the kind cron, every or at", found=repr(kind)[:100])
     check_fields("trigger", trigger, of_kind, {})
     _no_more("trigger", trigger, {**of_kind, "kind": is_text})
     job = schedule["job"]

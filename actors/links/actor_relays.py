@@ -22,6 +22,7 @@ from actorgrid.errors import (
     ActorDied,
     ActorGridError,
     BadRequest,
+    NotARegularFile,
     NotFound,
     Overloaded,
     PeerGone,
@@ -46,6 +47,7 @@ from actorgrid.transports.user_actor_frames import (
     parse_far_caller,
 )
 
+from ..files.untrusted_files import read_whole
 from .line_door import LineDoor
 from .pieces import Fields, pack
 from .pipe import Pipe
@@ -202,14 +204,16 @@ def _read_head(fields: Fields) -> FarCaller:
 
 def _what_became_of(place: Path) -> ActorGridError:
     """Why an actor cannot be reached here: over for good, on another host, or not there at this moment."""
-    with suppress(OSError, ValueError, TypeError, KeyError, AttributeError, msgpack.UnpackException):
-        with open(f"{place}{DEATH_SUFFIX}", "rb") as file:
-            error = error_from_dict(msgpack.unpackb(file.read(DEATH_BYTES_MAX)))
+    # What lies there is of whoever made the actor: a FIFO would hold up all that we do.
+    unreadable = OSError, ValueError, TypeError, KeyError, AttributeError, msgpack.UnpackException, NotARegularFile
+    with suppress(*unreadable):
+        said = read_whole(place.parent, f"{place.name}{DEATH_SUFFIX}", DEATH_BYTES_MAX)
+        error = error_from_dict(msgpack.unpackb(said))
         return error if isinstance(error, ActorDied) else ActorDied(str(error))
     if (place.parent / OWNER_FILE).exists() and not _is_locked(place.parent / OWNER_FILE):
         return ActorDied("the actor is no more: the client that made it is gone", asked=place.name)
-    with suppress(OSError, UnicodeDecodeError), open(f"{place}{PLACE_SUFFIX}", encoding="ascii") as file:
-        at = file.read(HOST_ID_MAX)
+    with suppress(OSError, UnicodeDecodeError, NotARegularFile):
+        at = (read_whole(place.parent, f"{place.name}{PLACE_SUFFIX}", HOST_ID_MAX) or b"").decode("ascii")
         return UnknownAllocation("the actor is on another host", asked=place.name, found=f"host {at}", actor_at=at)
     there = place.parent.is_dir()
     return UnknownAllocation("no such actor is there on this host now", asked=place.name, actor_folder=there)

@@ -79,19 +79,26 @@ def remove_dead_sockets(folder: Path, now: float | None = None) -> int:
 
 def _remove_dead_actors(folder: Path, now: float) -> bool:
     """Remove the folder of a creator of actors that was killed, or in which no actor of another host's is left."""
-    if not folder.name.startswith(FOLDER_PREFIX) or now - folder.stat().st_mtime < SOCKET_AGE_S:
+    if not folder.name.startswith(FOLDER_PREFIX):
         return False
     try:
-        owner = os.open(folder / OWNER_FILE, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW)
-    except OSError:
-        lives = any(_listens(path) for path in folder.iterdir() if path.is_socket())
-    else:
-        lives = is_locked(owner)
-        os.close(owner)
-    if lives:
+        if now - folder.stat().st_mtime < SOCKET_AGE_S or _is_in_use(folder):
+            return False
+    except OSError:  # its creator has just removed it, or somebody lets nobody in: no reason not to start
         return False
     remove_tree(folder)
     return True
+
+
+def _is_in_use(folder: Path) -> bool:
+    try:
+        owner = os.open(folder / OWNER_FILE, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW)
+    except OSError:
+        return any(_listens(path) for path in folder.iterdir() if path.is_socket())
+    try:
+        return is_locked(owner)
+    finally:
+        os.close(owner)
 
 
 def _listens(path: Path) -> bool:

@@ -24,6 +24,7 @@ from actorgrid.errors import (
     PeerRefused,
     PythonMismatch,
     TransportError,
+    UnknownAllocation,
     WrongToken,
 )
 from actorgrid.transports.frames import FrameDecoder
@@ -83,17 +84,21 @@ class Caller:
         self.mask = select.EPOLLIN
 
     def takes_file(self, begun_fd: int) -> None:
-        """Leave word in that file from here on."""
+        """Leave word in that file from the next ``leaves_word`` on: before it is known who this is, it may hold what
+        the incarnation before us has begun of the same caller, who has yet to ask for that."""
         if self.begun_fd >= 0:
             os.close(self.begun_fd)
         self.begun_fd = begun_fd
-        os.pwrite(begun_fd, BEGUN.pack(self.last_begun), 0)
+
+    def leaves_word(self) -> None:
+        """Say in the file which call was begun last, for when we are no more."""
+        if self.begun_fd >= 0:
+            os.pwrite(self.begun_fd, BEGUN.pack(self.last_begun), 0)
 
     def begins(self, call: MethodCall) -> None:
-        """Leave word that the call begins, for when we are no more."""
+        """Leave word that the call begins."""
         self.last_begun = call.call_id
-        if self.begun_fd >= 0:
-            os.pwrite(self.begun_fd, BEGUN.pack(call.call_id), 0)
+        self.leaves_word()
 
 
 class Callers:
@@ -234,6 +239,7 @@ class Callers:
                 raise PeerRefused("the first frame must be a hello")
             self._check(message)
             caller.welcome, caller.objects = True, message.objects
+            caller.leaves_word()
             self.answer(caller, encode_actor_welcome(self._incarnation))
         elif isinstance(message, MethodCall):
             if self.stopping:
@@ -264,6 +270,7 @@ class Callers:
         if before is not None and self._kept.attach(connection, keep):
             if caller.begun_fd >= 0:  # the agent may have made another file, as it has started again
                 before.takes_file(os.dup(caller.begun_fd))
+                before.leaves_word()
             self._callers.pop(fd)
             self._epoll.unregister(fd)
             caller.socket, spare = socket.socketpair()  # the connection is not ours to close any more
@@ -272,6 +279,12 @@ class Callers:
             self._epoll.register(caller.socket, select.EPOLLIN)
             self._leave(caller)
             return
+        if keep.received:
+            raise UnknownAllocation(
+                "the actor knows nothing of that stream: it was begun again since, or has given the caller up",
+                found=f"{keep.received} bytes of it had come",
+                hint="ask what was begun, and begin another stream",
+            )
         inner = self._kept.adopt(connection, keep)  # which leaves all as it was where it refuses
         self._callers.pop(fd)
         self._epoll.unregister(fd)

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import importlib
 import subprocess
 import sys
 import textwrap
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
+import cloudpickle
 import pytest
 
 from actorgrid import Dag
@@ -81,6 +84,65 @@ def test_a_method_that_changes_is_another_class() -> None:
     assert digest(made(source), 1) == digest(made(source), 1)
     assert digest(made(source.replace("x + self.k", "x - self.k")), 1) != digest(made(source), 1)
     assert digest(made(source.replace("k = 1", "k = 2")), 1) != digest(made(source), 1)
+
+
+MODULES = {
+    "rates": "RATE = 1\n",
+    "stages": "from rates import RATE\ndef step():\n    return RATE\n",
+    "pipeline": "import stages\ndef run():\n    return stages.step()\n",
+    "unused": "X = 1\n",
+    "ours/__init__": "",
+    "ours/inner/__init__": "",
+    "ours/inner/leaf": "from ..other import two\ndef one():\n    return two()\n",
+    "ours/other": "def two():\n    return 2\n",
+}
+
+
+@pytest.mark.parametrize("by_value", [False, True], ids=["by name, as PYTHONPATH has it", "by value"])
+@pytest.mark.parametrize(
+    ("source", "counts"),
+    [
+        ("import pipeline\ndef f():\n    return pipeline.run()\n", {"pipeline", "stages", "rates"}),
+        ("def f():\n    from pipeline import run\n    return run()\n", {"pipeline", "stages", "rates"}),
+        ("from stages import step as f\n", {"stages", "rates"}),
+        ("import ours.inner.leaf\ndef f():\n    return ours.inner.leaf.one()\n", {"ours/inner/leaf", "ours/other"}),
+        ("from ours import inner\ndef f():\n    return inner.leaf.one()\n", {"ours/inner/leaf", "ours/other"}),
+        ("def f():\n    from ours import other\n    return other.two()\n", {"ours/other"}),
+    ],
+)
+def test_a_file_of_a_module_that_is_reached_by_any_way_counts(
+    source: str, counts: set[str], by_value: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.syspath_prepend(tmp_path)
+    names = {each.replace("/", ".").removesuffix(".__init__") for each in MODULES}
+
+    def found(other: str = "") -> str:
+        for each, text in MODULES.items():
+            path = tmp_path / f"{each}.py"
+            path.parent.mkdir(parents=True, exist_ok=True)
+            text = text.replace("RATE = 1", "RATE = 2").replace("return ", "return 1 * ") + "Y = 3\n"
+            path.write_text(text if each == other else MODULES[each])
+        for name in names:
+            sys.modules.pop(name, None)
+        importlib.invalidate_caches()
+        monkeypatch.setattr(sys, "dont_write_bytecode", True)
+        modules = [importlib.import_module(name) for name in sorted(names)]
+        for module in modules if by_value else ():
+            cloudpickle.register_pickle_by_value(module)
+        try:
+            return digest(made(source))
+        finally:
+            for module in modules if by_value else ():
+                cloudpickle.unregister_pickle_by_value(module)
+
+    try:
+        before = found()
+        assert found() == before
+        changed = {each for each in MODULES if found(each) != before}
+        assert changed >= counts and "unused" not in changed
+    finally:
+        for name in names:
+            sys.modules.pop(name, None)
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,7 @@ from typing import Any
 
 from actorgrid.actors.jobs.decisions import Advance, ClusterCapacity, Finish
 from actorgrid.actors.jobs.execution import GraphExecution
-from actorgrid.actors.jobs.extensions import read_further_steps
+from actorgrid.actors.jobs.extensions import read_further_steps, refuse_too_many
 from actorgrid.actors.jobs.graph_spec import GraphSpec, read_spec, spec_files, write_spec
 from actorgrid.actors.jobs.step_cache import StepCache
 from actorgrid.actors.ledger import commands
@@ -22,6 +22,7 @@ from actorgrid.dag.allocators import find_allocator
 from actorgrid.dag.hosts import ClusterTracker, HostCapacity
 from actorgrid.dag.model import StepKind
 from actorgrid.dag.requests import GraphRequest
+from actorgrid.errors import InvalidGraph
 from actorgrid.graph_extension import GraphExtension, write_extension
 from tests.consensus.rig import host_record
 
@@ -213,7 +214,8 @@ class Play:
     def _extend(self) -> None:
         """Look for further steps, as the runner does."""
         first, spec = len(self.spec.graph), self.spec
-        looked_at, extensions = [], []
+        looked_at, failed = [], []
+        extensions: list[dict[str, Any]] = []
         for number in list(self.execution.further.open):
             if not self._is_kept(number):
                 self.execution.inputs_lost("", [number])
@@ -223,11 +225,17 @@ class Play:
             data = b"" if steps is None else write_extension(GraphExtension(None, {"steps": steps}, b"calls"))
             found = read_further_steps(spec, number, lambda at, size, data=data: data[at : at + size], {}, [])  # type: ignore[misc]
             if found is not None:
-                extensions.append(found.to_record(number, first))
+                record = found.to_record(number, first)
+                try:
+                    refuse_too_many(self.job["graph"], extensions, record)
+                except InvalidGraph as error:
+                    failed.append({"step": number, "state": "failed", "error": error.to_dict()})
+                    continue
+                extensions.append(record)
                 self.files[extensions[-1]["file"]] = found.files[0]
                 spec, first = found.spec, first + found.steps
         if looked_at:
-            self.execution.further.looked_at(looked_at, extensions, [])
+            self.execution.further.looked_at(looked_at, extensions, failed)
 
     # -- the scheduler and the hosts
 

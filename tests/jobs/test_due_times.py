@@ -60,6 +60,15 @@ def test_zones_of_other_halves_of_the_world() -> None:
     assert local(sydney, "Australia/Sydney") == ["04-04 02:30", "04-05 02:30", "04-06 02:30"]
 
 
+@pytest.mark.parametrize("text", ["0 3 * * *", "*/5 * * * *", "0 0 29 2 *", "0 0 L 12 *", "0 0 1 1 MON#1"])
+@pytest.mark.parametrize("name", ["UTC", "Europe/Berlin", "Pacific/Kiritimati", "Etc/GMT+12"])
+def test_behind_the_last_year_nothing_is_due(text: str, name: str) -> None:
+    # Whoever proposes says when it is, and a clock may say anything: one such schedule is not to end who leads.
+    for after in (253_402_300_799, due_times.LATEST, due_times.LATEST - DAY_S):
+        assert all(after < due <= due_times.LATEST for due in upcoming(cron(text, name), after, 0, 3))
+        assert passed(cron(text, name), after, 253_402_300_799, 0, 3).count <= DAY_S // 300
+
+
 def test_short_names_of_expressions() -> None:
     assert next_due(cron("@daily"), at("2026-01-01T00:00+00:00"), 0) == at("2026-01-02T00:00+00:00")
     assert next_due(cron("@Hourly"), at("2026-01-01T00:00+00:00"), 0) == at("2026-01-01T01:00+00:00")

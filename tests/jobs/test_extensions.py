@@ -7,8 +7,10 @@ from typing import Any
 
 import pytest
 
+from actorgrid.actors.jobs import extensions
 from actorgrid.actors.jobs.extensions import ReadExtension, read_further_steps
 from actorgrid.actors.jobs.graph_spec import spec_of
+from actorgrid.actors.ledger.tables import graphs
 from actorgrid.dag.hosts import HostCapacity
 from actorgrid.errors import CyclicGraph, InvalidGraph, MissingProducer, UnsatisfiableCost
 from actorgrid.graph_extension import HEAD_BYTES, GraphExtension, write_extension
@@ -86,6 +88,16 @@ def test_who_may_give_more_need_not() -> None:
     play = Play(graph(function("a", extends=True), function("b", ["a"])))
     assert play.run() == "succeeded"
     assert play.done() == ["a", "b"]
+
+
+def test_a_graph_that_grows_without_end_fails_and_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    for module in (extensions, graphs):
+        monkeypatch.setattr(module, "EXTENSIONS_MAX", 5)
+    steps = [function(f"s{number}", extends=True) for number in range(7)]
+    play = Play(graph(*steps), further={f"s{number}": [function("x")] for number in range(7)})
+    assert play.run() == "failed"
+    assert len(play.job["graph"]["extensions"]) == 5
+    assert "grows too large" in play.job["error"]["found"]
 
 
 @pytest.mark.parametrize("seed", range(12))

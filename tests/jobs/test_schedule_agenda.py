@@ -57,6 +57,12 @@ def test_what_is_due_is_decided_once_its_time_has_come_and_not_before() -> None:
     assert agenda.due(SECOND + 1e6) == []
 
 
+def test_some_are_decided_at_a_time_and_none_that_is_under_way() -> None:
+    agenda = ScheduleAgenda([record(name=name) for name in "abcd"])
+    assert [firing.name for firing in agenda.due(SECOND + 11, {"a", "c"})] == ["b", "d"]
+    assert [firing.name for firing in agenda.due(SECOND + 11, {"a"}, 2)] == ["b", "c"]
+
+
 @pytest.mark.parametrize(
     ("missed", "due", "count"),
     [("run_once", (60,), 5), ("skip", (60,), 5), ("run_all", (40, 50, 60), 3)],

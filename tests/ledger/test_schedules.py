@@ -116,6 +116,16 @@ def test_due_times_out_of_what_is_decided_are_refused() -> None:
         book.fire(20, 10, until=30)
 
 
+@pytest.mark.parametrize("kind", [["cron"], {"every": 1}, 7, None, "monthly"])
+def test_a_trigger_of_no_kind_is_refused_in_the_log_as_well(kind: Any) -> None:
+    book = Planner()
+    plain = PutSchedule(schedule("other", trigger={"kind": kind, "every_s": 10}), at=AT).to_plain()
+    with pytest.raises(BadRequest, match="of the kind"):
+        read_command(plain)
+    refused = book.ledger.apply(book.ledger.index + 1, plain).error
+    assert isinstance(refused, BadRequest) and list(book.ledger.schedules) == ["nightly"]
+
+
 def test_skip_passes_over_what_is_due_while_a_run_is_not_over() -> None:
     book = Planner()
     book.fire(10)

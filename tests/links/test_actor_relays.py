@@ -193,6 +193,13 @@ def test_what_became_of_an_actor_is_told(rig: Rig) -> None:
     assert isinstance(rig.refusal(), ActorDied)
 
 
+@pytest.mark.timeout(20)
+def test_what_was_put_in_the_place_of_its_files_holds_nobody_up(rig: Rig) -> None:
+    for suffix in (".end", ".at"):
+        os.mkfifo(rig.place.parent / f"{ACTOR_ID}{suffix}")
+    assert isinstance(rig.refusal(), UnknownAllocation)
+
+
 def test_a_creator_that_lives_has_its_actor_begun_again(rig: Rig) -> None:
     words = ["import fcntl,os,sys", "fd=os.open(sys.argv[1],os.O_RDWR|os.O_CREAT)", "fcntl.lockf(fd,fcntl.LOCK_EX)"]
     code = ";".join([*words, "print('locked',flush=True)", "sys.stdin.read()"])

@@ -6,6 +6,7 @@ import sys
 import time
 from pathlib import Path
 
+from actorgrid.actors.work import housekeeping
 from actorgrid.actors.work.housekeeping import SOCKET_AGE_S, remove_dead_sockets
 
 
@@ -40,6 +41,10 @@ def test_folders_of_dead_creators_of_actors_are_removed(tmp_path: Path) -> None:
         assert not dead.exists() and not empty.exists() and foreign.exists() and other.exists()
     assert remove_dead_sockets(tmp_path, later) == 1
     assert not foreign.exists()
+
+
+def test_a_folder_that_goes_while_it_is_looked_at_is_nobodys(tmp_path: Path) -> None:
+    assert not housekeeping._remove_dead_actors(tmp_path / "u00000001", time.time())
 
 
 def test_the_folder_of_a_creator_that_lives_stays(tmp_path: Path) -> None:

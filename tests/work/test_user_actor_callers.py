@@ -155,7 +155,10 @@ def test_without_the_secret_nothing_is_kept(callers: Callers, far: FarCallerHere
 
 def test_one_that_goes_on_with_what_never_began_is_refused(callers: Callers, far: FarCallerHere) -> None:
     far.stream.received = 5  # as one that the incarnation before has spoken with
-    assert far.connect()[0] == "refused"
+    kind, record = far.connect()
+    assert kind == "refused"
+    assert error_from_dict(record).code == "UnknownAllocation", "it asks what was begun, and comes anew"  # type: ignore[arg-type]
+    assert far.begun() == BEGUN_UNKNOWN, "what the incarnation before has said there is for the caller to read"
 
 
 def test_one_that_stays_away_is_given_up(callers: Callers, far: FarCallerHere) -> None:
