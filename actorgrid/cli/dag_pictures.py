@@ -14,6 +14,7 @@ from .call import CommandContext, host_command
 from .dag_show import get_graph, get_objectives, get_steps, running_jobs
 from .lookup import find_job
 from .planned_graph import graph_of_file, host_for
+from .printing import say
 from .show import span
 
 if TYPE_CHECKING:
@@ -87,7 +88,7 @@ def timeline(
 
 def _write(call: CommandContext, output: Path, text: str, view: GraphView | None) -> None:
     if str(output) == "-":
-        click.echo(text, nl=False)
+        say(text.removesuffix("\n"))
         return
     try:
         output.write_text(text, encoding="utf-8")
