@@ -83,16 +83,17 @@ run: $(READY)
 
 venv: $(READY)
 
-# Two tiers (docs/testing.md). Four at a time on any machine: much of the time goes by in waiting for processes, so that
-# two of them leave a third of two cores unused. Files stay whole, because tests of one file share a started host.
-FOUR_AT_A_TIME := -n 4 --dist loadfile --no-loadscope-reorder
+# Two tiers (docs/testing.md). In the first much of the time goes by in waiting for processes, so that two at a time
+# leave a third of two cores unused. In the second each test has hosts of its own, and two of them fill two cores. Files
+# stay whole, because tests of one file share a started host.
+AT_A_TIME := --dist loadfile --no-loadscope-reorder -n
 
 test: $(TESTING)
-	$(BIN)/python -m pytest -m 'not system and not soak' $(FOUR_AT_A_TIME)
+	$(BIN)/python -m pytest -m 'not system and not soak' $(AT_A_TIME) 4
 
 # Whole agents and clusters of them, network namespaces, faults: what `make test` leaves out.
 test-system: $(TESTING)
-	$(BIN)/python -m pytest -m 'system and not soak' $(FOUR_AT_A_TIME)
+	$(BIN)/python -m pytest -m 'system and not soak' $(AT_A_TIME) 2
 
 # Both tiers on every CPython of the machine from 3.11 on: before a release, and when a dependency or a Python is new.
 test-versions: $(TESTING)
