@@ -156,8 +156,8 @@ def test_our_terminal_is_as_before_also_when_we_are_told_to_end(two: Two, at_ter
     subprocess.run(["kill", str(typist.pid)], check=True)
     assert typist.end() == 143
     assert typist.is_as_before
-    beside = at_terminal(here(two[0]), "exec", job, "--", "sh", "-c", "stty size; echo $TERM; exec cat")
-    beside.until("30 100")
+    beside = at_terminal(here(two[0]), "exec", job, "--", "sh", "-c", "stty size; echo $TERM ready; exec cat")
+    assert "30 100" in beside.until("ready")
     beside.type("seen\n")
     beside.until("seen\r\nseen")
     beside.type("\x04")
