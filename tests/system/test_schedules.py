@@ -119,5 +119,8 @@ def test_whoever_leads_is_killed_and_each_due_time_runs_once(
     # What was lost with its host is tried again, as any job is.
     assert all(times <= len(asked.job(job_id)["attempts"]) for job_id, times in ran.items())
     assert len(ran) == seen["started_total"]
-    due = [run["due_at"] for run in seen["runs"] if run["outcome"] == "started"]
+    due = [run["due_at"] for run in seen["runs"]]
     assert due == sorted(set(due)) and len(due) == due[-1] - due[0] + 1, "each second, and each once"
+    # While nobody knows whether a run ended that was on the killed host, those that are due are passed over, by name.
+    others = [run for run in seen["runs"] if run["outcome"] != "started"]
+    assert all(run["outcome"] == "skipped" and "is not over" in run["reason"] for run in others)
