@@ -131,6 +131,7 @@ def test_a_terminal_is_left_and_had_again_from_afar(
     away = ours(here(first), "exec", "--json", job, "--", "true")
     assert (away.returncode, json.loads(away.stdout)["error"]["code"]) == (5, "HostUnreachable")
     second.start()
+    until(lambda: ours(here(first), "exec", job, "--", "true").returncode == 0, "the job's host is reached again")
     again.type("echo still $((7*7))\n")
     again.until("still 49")
     again.until("at: ")
