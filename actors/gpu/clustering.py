@@ -96,10 +96,9 @@ class GpuClusteringManager:
 
     # -- devices
 
-    def register_device(self, device: Device, node: str = "local", heat_limits: HeatLimits | None = None) -> None:
+    def register_device(self, device: Device, node: str = "local") -> None:
         """Take in a device of any vendor, as number ``device.index`` of *node*. Until its first sample all is unknown.
 
-        *heat_limits* are its own, where they are not those of the others.
         Raises DuplicateNode when the device, or another one at that place, is there already; BadRequest for a
         device without UUID, of an unknown vendor or with a negative index or memory, and over 100,000 devices.
         """
@@ -124,9 +123,7 @@ class GpuClusteringManager:
             )
         if len(self._devices) >= DEVICES_MAX:
             raise BadRequest("that is more devices than a manager keeps", found=f"{DEVICES_MAX} devices")
-        if heat_limits is not None:
-            self._own_heat_limits[device.uuid] = heat_limits
-        score = score_device(None, device.memory_mib << 20, None, None, self._heat_limits_of(device.uuid))
+        score = score_device(None, device.memory_mib << 20, None, None, self._heat_limits)
         self._devices[device.uuid] = ClusterDevice(device, node, None, score, "")
         self._places[node, device.index] = device.uuid
 
@@ -138,9 +135,6 @@ class GpuClusteringManager:
         del self._places[gone.node, gone.device.index]
         self.history.forget(device_id)
 
-    def _heat_limits_of(self, device_id: str) -> HeatLimits:
-        return self._own_heat_limits.get(device_id, self._heat_limits)
-
     def device(self, device_id: str) -> ClusterDevice:
         """The device of that UUID. Raises UnknownNode."""
         found = self._devices.get(device_id)
@@ -149,6 +143,11 @@ class GpuClusteringManager:
                 f"no device {device_id!r} is registered", asked=str(device_id), found=f"{len(self._devices)} devices"
             )
         return found
+
+    def set_heat_limits(self, device_id: str, limits: HeatLimits) -> None:
+        """Judge the device's heat by *limits* of its own from its next sample on. Raises UnknownNode."""
+        self.device(device_id)
+        self._own_heat_limits[device_id] = limits
 
     def list_devices(self) -> list[ClusterDevice]:
         """All devices, in the order they were registered."""
@@ -173,7 +172,7 @@ class GpuClusteringManager:
             total,
             metrics.compute_utilization_percent,
             metrics.temperature_celsius,
-            self._heat_limits_of(metrics.device_id),
+            self._own_heat_limits.get(metrics.device_id, self._heat_limits),
         )
         self._devices[metrics.device_id] = ClusterDevice(known.device, known.node, metrics, score, known.problem)
 

@@ -103,11 +103,9 @@ class GPUCoordinator(LedgerFollower):
         self._registration.inventory.stop()
 
     def setting_changed(self, key: str) -> None:
-        """Take over the size of the queue, and from where on GPUs are hot; both may change while the host runs."""
+        """Take over the size of the queue, which may change while the host runs."""
         if key == "scheduling.queue_max":
             self._core.mirror.scheduler.queue_max = self.host.settings.scheduling.queue_max
-        elif key == "gpus.heat_limit_celsius":
-            self._registration.heat.limits_changed()
 
     # -- this host
 

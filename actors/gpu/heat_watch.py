@@ -82,9 +82,9 @@ class HeatWatch:
             self._end_in_emergency(devices)
 
     def _take_sample(self, device: Device, sample: Readings, control: str, now_s: float) -> None:
-        heat = self._heat.get(device.uuid)
-        if heat is None:
-            heat = self._heat[device.uuid] = DeviceHeat(self.thresholds_of(device))
+        thresholds = self.thresholds_of(device)
+        heat = self._heat.setdefault(device.uuid, DeviceHeat(thresholds))
+        heat.thresholds = thresholds  # another one than before: they follow a setting, and what a driver tells
         power = self.limits.range_of(device, sample) if control != "place" else None
         stage = heat.stage
         heat.take(sample.temperature_celsius, power, now_s)
@@ -107,10 +107,6 @@ class HeatWatch:
             None if facts is None else facts.shutdown_celsius,
             limit,
         )
-
-    def limits_changed(self) -> None:
-        """Take over other thresholds: what is known of the devices' heat so far is forgotten with the old ones."""
-        self._heat.clear()
 
     def drained(self) -> dict[str, str]:
         """The devices that take nothing new because of their heat: why, by UUID."""

@@ -42,6 +42,8 @@ class HostSampling:
         """
         self._last_at = max(self._last_at, at)
         for device_id, device in self._keep(devices).items():
+            # Each time: they follow a setting that may change, and what a driver tells when it is loaded anew.
+            self.manager.set_heat_limits(device_id, self._heat_limits(device))
             try:
                 metrics = GpuMetrics.of(device, read(device), self._last_at)
             except BadRequest as error:
@@ -63,7 +65,7 @@ class HostSampling:
                 self.manager.remove_device(known.device_id)
         for device_id, device in found.items():
             if device_id not in self.manager:
-                self.manager.register_device(device, self._host_id, self._heat_limits(device))
+                self.manager.register_device(device, self._host_id)
         return found
 
     def unhealthy(self) -> dict[str, str]:

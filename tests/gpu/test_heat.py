@@ -64,6 +64,13 @@ def test_a_hot_device_takes_nothing_new_until_it_has_been_cooler_for_a_while(
     assert limit_of(nvml) == 700, "only placement is asked for"
 
 
+def test_a_lower_limit_holds_until_it_is_taken_back(nvml: StubDriver, make_rig: MakeRig) -> None:
+    rig = host(nvml, make_rig, heat_limit_celsius=40.0)
+    rig.until(lambda: len(rig.coordinator._core.mirror.unhealthy) == 2, "both to be too warm")
+    rig.host.settings.gpus.heat_limit_celsius = 0.0
+    rig.until(lambda: not rig.coordinator._core.mirror.unhealthy, "the drivers' own to count again")
+
+
 def test_a_hot_device_draws_less_and_has_its_power_back_when_it_is_cool(nvml: StubDriver, make_rig: MakeRig) -> None:
     rig = host(nvml, make_rig, heat_control="cap")
     nvml.put({"0.temp": 82})
