@@ -26,30 +26,28 @@ def command(call: CommandContext, folder: Path, force: bool) -> None:
     They go into DIR. Of a cluster all hosts are named, with its authority; of a host by itself, that one. The key is
     not written: the last lines say how.
     """
+    from actorgrid.monitoring.scrape_config import KEY_FILE
+
     members = call.http.get("/api/members")
     urls = [str(member["url"]) for member in members["members"] if member.get("url")]
     fingerprint = members.get("ca_fingerprint")
     authority = _authority(str(fingerprint), urls) if urls and fingerprint else ""
     urls = urls if authority else [call.http.url]
     written = _write(folder, _texts(urls, authority), force)
-    secret = bool(authority)
     call.answer(
         {"files": [str(path) for path in written], "targets": urls, "needs_key": True},
         "\n".join(str(path) for path in written),
     )
     if not call.json:
-        _say_next(folder, secret, call)
+        _say_next(folder / KEY_FILE, of_a_cluster=bool(authority))
 
 
-def _say_next(folder: Path, of_a_cluster: bool, call: CommandContext) -> None:
-    from actorgrid.monitoring.scrape_config import KEY_FILE
-
-    key = folder / KEY_FILE
+def _say_next(key: Path, of_a_cluster: bool) -> None:
     if of_a_cluster:
         say_folded(f"next: (umask 077; actorgrid key create --user prometheus --ttl 365d >{key})", err=True)
     else:
         say_folded(f"next: (umask 077; cp DATA_DIR/admin.token {key})", err=True)
-    say_folded(f"then: prometheus --config.file {folder / 'prometheus.yml'}", err=True)
+    say_folded(f"then: prometheus --config.file {key.with_name('prometheus.yml')}", err=True)
     say_folded("Grafana: Dashboards, New, Import, each of the .json files", err=True)
 
 
