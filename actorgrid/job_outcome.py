@@ -1,9 +1,12 @@
-"""Which attempt of a job its outcome is of: the last one, but for a success that was heard of late (docs/leases.md)."""
+"""Whether a job is over, and which attempt decided it: the last, but for a success heard of late (docs/leases.md)."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from typing import Any
+
+FINAL_STATES = frozenset({"succeeded", "failed", "cancelled", "lost"})
+"""The states of a job that never change again."""
 
 
 def decided_by(job: Mapping[str, Any]) -> int:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from actorgrid.errors import HostUnreachable, JobNotRunning, NotATerminal, NotFound
+from actorgrid.job_outcome import FINAL_STATES
 
 from . import candidates
 from .call import CommandContext, host_command
@@ -25,7 +26,6 @@ if TYPE_CHECKING:
 LOOK_S = 0.2
 SETTLE_S = 30.0
 """How long the ledger may take to say how an attempt ended whose terminal is gone."""
-FINAL = frozenset({"succeeded", "failed", "cancelled", "lost"})
 
 
 def _keys(_ctx: click.Context, _parameter: click.Parameter, value: str) -> DetachKeys:
@@ -65,7 +65,7 @@ def command(
     if call.json:
         raise click.UsageError("a terminal is no document: --json is not for attach (actorgrid logs --json JOB)")
     found = find_job(call.http, job_id)
-    if found["state"] in FINAL:
+    if found["state"] in FINAL_STATES:
         raise JobNotRunning(
             f"the job has ended: it is {found['state']}",
             asked=found["job_id"],
@@ -122,7 +122,7 @@ class TerminalAttendance:
         try:
             while True:
                 job = self._await_start(over)
-                if job["state"] in FINAL:
+                if job["state"] in FINAL_STATES:
                     return job
                 try:
                     address = self._address()
@@ -158,7 +158,7 @@ class TerminalAttendance:
             try:
                 job: dict[str, Any] = self._call.http.get(f"/api/jobs/{segment(self._job_id)}")
                 number = job["attempts"][-1]["number"] if job["attempts"] else 0
-                if job["state"] in FINAL or (job["state"] == "running" and number > over):
+                if job["state"] in FINAL_STATES or (job["state"] == "running" and number > over):
                     return job
                 if job["state"] != "running":
                     self._say(f"{self._job_id[:8]} is {job['state']}; actorgrid why {self._job_id[:8]} tells more")

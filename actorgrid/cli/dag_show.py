@@ -8,6 +8,8 @@ from typing import Any
 
 import click
 
+from actorgrid.job_outcome import FINAL_STATES
+
 from . import candidates
 from .call import CommandContext, host_command
 from .lookup import find_job
@@ -15,7 +17,6 @@ from .printing import say
 from .show import coloured, lined_up, on_terminal, size, span, table, terminal_width
 
 STATES = ["waiting", "released", "succeeded", "failed", "skipped"]
-FINAL = ("succeeded", "failed", "cancelled", "lost")
 COLUMNS = ["STEP", "STATE", "ON", "TOOK>", "RUN>", "GAVE>", "JOB", "NOTE"]
 SPARE = ["GAVE>", "RUN>", "JOB"]
 PAGE = 5_000
@@ -180,7 +181,7 @@ def _watch(call: CommandContext, graph_id: str, states: tuple[str, ...], limit: 
     first = True
     while True:
         graph = get_graph(call, graph_id)
-        over = graph["job"]["state"] in FINAL
+        over = graph["job"]["state"] in FINAL_STATES
         if drawing:
             _draw(call, graph, graph_id, states or ("released", "failed"), limit)
         else:

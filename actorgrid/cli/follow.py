@@ -15,6 +15,7 @@ from typing import Any, BinaryIO
 from actorgrid.client.http import AdminHttp, segment
 from actorgrid.client.output_cursor import OutputCursor
 from actorgrid.errors import ActorGridError, CallTimeout, HostError, HostUnreachable, NotARegularFile, NotFound
+from actorgrid.job_outcome import FINAL_STATES
 
 from .ranks import Labelled, Ranks
 
@@ -23,7 +24,6 @@ PAUSE_S = 0.5
 WAIT_S = 20.0
 PIECE_BYTES = 64 * 1024
 _BROKEN = (http.client.HTTPException, ConnectionError, TimeoutError, ValueError, AttributeError)
-FINAL = frozenset({"succeeded", "failed", "cancelled", "lost"})
 
 
 class OutputClosed(ActorGridError):
@@ -128,7 +128,7 @@ class JobFollower:
     def _await_end(self, door: AdminHttp) -> dict[str, Any]:
         while True:
             job = self._look(door, wait_s=WAIT_S)
-            if job["state"] in FINAL:
+            if job["state"] in FINAL_STATES:
                 return job
 
     def _look(self, door: AdminHttp, wait_s: float | None = None) -> dict[str, Any]:
@@ -174,10 +174,10 @@ class JobFollower:
                 ended = {attempt["number"] for attempt in job["attempts"] if attempt.get("ended_at")}
                 if number in ended and self._only:
                     return
-                if number in ended and (number < len(job["attempts"]) or job["state"] not in FINAL):
+                if number in ended and (number < len(job["attempts"]) or job["state"] not in FINAL_STATES):
                     number += 1
                     at.next_attempt()
-                elif job["state"] in FINAL:
+                elif job["state"] in FINAL_STATES:
                     return
                 else:
                     self._closed.wait(PAUSE_S)

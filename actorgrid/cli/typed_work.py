@@ -9,6 +9,8 @@ from typing import Any
 
 import click
 
+from actorgrid.job_outcome import FINAL_STATES
+
 from .call import CommandContext, host_command
 from .printing import say, say_json
 from .show import table
@@ -84,7 +86,7 @@ def submit(
         call.answer(accepted, job_id)
         return 0
     job = {"state": ""}
-    while job["state"] not in ("succeeded", "failed", "cancelled", "lost"):
+    while job["state"] not in FINAL_STATES:
         job = call.http.get(f"/api/jobs/{segment(job_id)}", wait_s=20.0, timeout_s=50.0)
     return _tell(call, job)
 

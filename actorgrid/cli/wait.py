@@ -6,6 +6,8 @@ from typing import Any
 
 import click
 
+from actorgrid.job_outcome import FINAL_STATES
+
 from . import candidates
 from .call import CommandContext, host_command
 from .lookup import find_job
@@ -15,7 +17,6 @@ from .times import seconds
 
 TIMED_OUT_CODE = 124
 FAILED_CODE = 1
-FINAL = ("succeeded", "failed", "cancelled", "lost")
 
 
 @click.command()
@@ -33,7 +34,7 @@ def command(call: CommandContext, job_ids: tuple[str, ...], any_one: bool, timeo
 
     found = dict.fromkeys(str(find_job(call.http, text)["job_id"]) for text in job_ids)
     answer = wait_for(call.http, list(found), any_one, timeout)
-    ended = {job["job_id"]: job["state"] for job in answer["jobs"] if job["state"] in FINAL}
+    ended = {job["job_id"]: job["state"] for job in answer["jobs"] if job["state"] in FINAL_STATES}
     failed = [job_id for job_id, state in ended.items() if state != "succeeded"]
     code = TIMED_OUT_CODE if not answer["done"] else FAILED_CODE if failed else 0
     if call.json:

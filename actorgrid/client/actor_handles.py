@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Concatenate, Generic, ParamSpec, TypeVar,
 
 from actorgrid import user_actor_context
 from actorgrid.errors import BadRequest, NotSupported, OutsideTask
+from actorgrid.job_outcome import FINAL_STATES
 from actorgrid.objects import here
 from actorgrid.transports.user_actor_frames import READY_METHOD
 from actorgrid.user_actor_context import ActorReference
@@ -15,7 +16,6 @@ from actorgrid.user_actor_context import ActorReference
 from .actor_jobs import actor_jobs
 from .actor_link import ActorLink
 from .actor_links import ActorFuture, links
-from .durable import FINAL_STATES
 from .forks import this_process
 from .futures import LazyFuture
 from .pickling import arguments

@@ -21,11 +21,11 @@ from actorgrid.errors import (
     WrongState,
     error_from_dict,
 )
+from actorgrid.job_outcome import FINAL_STATES
 from actorgrid.objects import here
 from actorgrid.user_actor_context import ActorReference
 
 from .actor_deaths import refused
-from .durable import FINAL_STATES
 from .forks import renew_in_children
 from .http import segment
 

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, TypeVar, overload
 
 from actorgrid.balancing.targets import balancing_policy
 from actorgrid.errors import BadRequest, ClientClosed, HostUnreachable, ResultGone, WrongState
-from actorgrid.job_outcome import deciding_attempt
+from actorgrid.job_outcome import FINAL_STATES, deciding_attempt
 
 from .cluster_view import ClusterViewClient
 from .find import fingerprint, locate
@@ -25,7 +25,7 @@ from .forks import renew_in_children
 from .function_calls import FunctionCalls
 from .graph_calls import GraphCalls
 from .http import AdminHttp, segment
-from .job_calls import FINAL_STATES, JobCalls
+from .job_calls import JobCalls
 from .nested import LOOK_S, NESTED_WAIT_S, inside_work, never_starts
 from .options import TaskOptions
 from .schedules import ScheduleCalls

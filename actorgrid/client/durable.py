@@ -26,6 +26,7 @@ from actorgrid.errors import (
     TaskFailed,
     error_from_dict,
 )
+from actorgrid.job_outcome import FINAL_STATES
 from actorgrid.transports.remote_exceptions import raised_by_task
 from actorgrid.transports.task_frames import decode_result
 
@@ -37,7 +38,6 @@ from .options import TaskOptions
 from .pickling import PYTHON, job_payload, loads_value
 from .working_dir import WorkingDir
 
-FINAL_STATES = frozenset({"succeeded", "failed", "cancelled", "lost"})
 GATHER_S = 0.003
 MAX_BATCH = 1000
 MAX_BATCH_BYTES = 16 * 2**20

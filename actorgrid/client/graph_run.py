@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, cast
 
 from actorgrid.errors import ActorGridError, NotFound, StepFailed, WrongState, error_from_dict
+from actorgrid.job_outcome import FINAL_STATES
 
 from .durable import value_of_result
 from .http import segment
@@ -15,7 +16,6 @@ if TYPE_CHECKING:
     from .client import Client
     from .dag import Dag, Step
 
-FINAL_STATES = frozenset({"succeeded", "failed", "cancelled", "lost"})
 STEP_FINAL = frozenset({"succeeded", "failed", "skipped"})
 PAGE = 5_000
 POLL_FIRST_S, POLL_MAX_S = 0.02, 0.5

@@ -21,7 +21,6 @@ if TYPE_CHECKING:
     from .graph_run import GraphRun
     from .working_dir import WorkingDir
 
-FINAL_STATES = frozenset({"succeeded", "failed", "cancelled", "lost"})
 WAIT_STEP_S = 20.0
 PATIENCE_S = 30.0
 PAGE = 1_000

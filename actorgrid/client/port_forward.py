@@ -14,10 +14,10 @@ from time import monotonic
 from typing import TYPE_CHECKING
 
 from actorgrid.errors import ActorGridError, HostUnreachable, JobNotRunning, PortInUse, PortNotOpen
+from actorgrid.job_outcome import FINAL_STATES
 from actorgrid.transports.channel_frames import PIECE_BYTES, AskPorts, ChannelEnding, ConnectToPort
 
 from .http import segment
-from .job_calls import FINAL_STATES
 from .job_channel import (
     UNSENT_BYTES_MAX,
     ChannelAddress,

@@ -29,6 +29,7 @@ from actorgrid.actors.ledger.record_types import JobRecord
 from actorgrid.actors.ledger.tables.graphs import NEW_STEP
 from actorgrid.dag.allocators import Allocator
 from actorgrid.dag.model import OnFailure, StepKind
+from actorgrid.job_outcome import FINAL_STATES
 
 from .decisions import Advance, ClusterCapacity, Finish, Releases
 from .extensions import FurtherSteps
@@ -185,7 +186,7 @@ class GraphExecution:
 
     def decide(self, capacity: ClusterCapacity, now: float) -> Advance | Finish | None:
         """What is to be proposed now; ``None``: nothing, or something is on its way."""
-        if self._proposed is not None or self.job["state"] in ("succeeded", "failed", "cancelled", "lost"):
+        if self._proposed is not None or self.job["state"] in FINAL_STATES:
             return None
         stopping = self.job["graph"]["stopping"] or self.job["cancel_requested"]
         if stopping:
@@ -317,8 +318,7 @@ class GraphExecution:
                 self.held_by = "the strategy holds steps back"
                 held.append(entry)
                 continue
-            why = self._held(number, now)
-            if why:
+            if why := self._held(number, now):
                 self.held_by = why
                 held.append(entry)
                 continue
