@@ -129,3 +129,7 @@ class ClusterHost(Agent):
 def ran_on(job: dict[str, Any]) -> str:
     """The host of its last attempt."""
     return str(job["attempts"][-1]["host"])
+
+
+Two = tuple[ClusterHost, ClusterHost]
+"""A cluster of two hosts: the first leads."""

@@ -1,12 +1,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from pathlib import Path
 
 import pytest
 
+from tests.processes import until
 from tests.system.agent import Agent
-from tests.system.cluster_host import ClusterHost
+from tests.system.cluster_host import ClusterHost, Two
 
 
 @pytest.fixture
@@ -29,6 +31,20 @@ def shared_agent(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Agent]:
     agent = Agent(tmp_path_factory.mktemp("shared") / "host").start()
     yield agent
     agent.close()
+
+
+@pytest.fixture(scope="module")
+def two(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Two]:
+    """Two hosts for a whole file. The first leads and has one GPU, the second has three of another model."""
+    folder = tmp_path_factory.mktemp("two")
+    first = ClusterHost(folder / "first", "simulated:1xH100-80GB")
+    second = ClusterHost(folder / "second", "simulated:3xA100-40GB")
+    with closing(first), closing(second):
+        first.found()
+        second.join(first, first.token()["token"])
+        until(lambda: first.roles() == second.roles() == {1: "leader", 2: "learner"}, "both know both")
+        until(lambda: len(first.cli_json("gpus")["gpus"]) == 4, "all devices are known")
+        yield first, second
 
 
 @pytest.fixture

@@ -8,7 +8,6 @@ import signal
 import subprocess
 import sys
 from collections.abc import Iterator
-from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -18,24 +17,8 @@ import actorgrid
 from actorgrid.errors import ActorGridError, TaskFailed, WorkerLost
 from tests.processes import until
 from tests.system.agent import write_when_told
-from tests.system.cluster_host import ClusterHost, ran_on
+from tests.system.cluster_host import Two, ran_on
 
-
-@pytest.fixture(scope="module")
-def two(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[ClusterHost, ClusterHost]]:
-    """The first host leads and has one GPU, the second has three."""
-    folder = tmp_path_factory.mktemp("two")
-    first = ClusterHost(folder / "first", "simulated:1xH100-80GB")
-    second = ClusterHost(folder / "second", "simulated:3xA100-40GB")
-    with closing(first), closing(second):
-        first.found()
-        second.join(first, first.token()["token"])
-        until(lambda: first.roles() == second.roles() == {1: "leader", 2: "learner"}, "both know both")
-        until(lambda: len(first.cli_json("gpus")["gpus"]) == 4, "all devices are known")
-        yield first, second
-
-
-Two = tuple[ClusterHost, ClusterHost]
 THERE = {"gpus": 2, "cpus": 0.1}
 """What only the second host has."""
 

@@ -9,7 +9,6 @@ import subprocess
 import sys
 import urllib.request
 from collections.abc import Callable, Iterator
-from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -17,27 +16,11 @@ import pytest
 
 from tests.docs.test_examples import ALL, Block
 from tests.processes import until
-from tests.system.cluster_host import ClusterHost
+from tests.system.cluster_host import ClusterHost, Two
 from tests.terminals import Typist
 
 THERE = ("--gpus", "0.1", "--gpu-model", "A100-40GB", "--cpus", "0.1")
 """What only the second host has."""
-
-
-@pytest.fixture(scope="module")
-def two(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[ClusterHost, ClusterHost]]:
-    """The first host leads, jobs of these tests run on the second."""
-    folder = tmp_path_factory.mktemp("two")
-    first = ClusterHost(folder / "first", "simulated:1xH100-80GB")
-    second = ClusterHost(folder / "second", "simulated:3xA100-40GB")
-    with closing(first), closing(second):
-        first.found()
-        second.join(first, first.token()["token"])
-        until(lambda: len(first.cli_json("gpus")["gpus"]) == 4, "all devices are known")
-        yield first, second
-
-
-Two = tuple[ClusterHost, ClusterHost]
 
 
 @pytest.fixture(scope="module")

@@ -9,8 +9,6 @@ import ssl
 import threading
 import time
 from collections import Counter
-from collections.abc import Iterator
-from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -36,7 +34,7 @@ from tests.system.afar_work import (
     until_cancelled,
     wait_for,
 )
-from tests.system.cluster_host import ClusterHost
+from tests.system.cluster_host import ClusterHost, Two
 from tests.system.cut_wire import CutWire
 
 PLENTY_S = 120.0
@@ -46,20 +44,6 @@ def marks(folder: Path) -> Counter[int]:
     return Counter(int(line) for line in (folder / "marks").read_text().split())
 
 
-@pytest.fixture(scope="module")
-def two(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[ClusterHost, ClusterHost]]:
-    """The first host leads and has one GPU, the second has three."""
-    folder = tmp_path_factory.mktemp("two")
-    first = ClusterHost(folder / "first", "simulated:1xH100-80GB")
-    second = ClusterHost(folder / "second", "simulated:3xA100-40GB")
-    with closing(first), closing(second):
-        first.found()
-        second.join(first, first.token()["token"])
-        until(lambda: len(first.cli_json("gpus")["gpus"]) == 4, "all devices are known")
-        yield first, second
-
-
-Two = tuple[ClusterHost, ClusterHost]
 THERE = {"gpus": 1, "gpu_models": ["A100-40GB"], "cpus": 0.1}
 """What only the second host has."""
 
