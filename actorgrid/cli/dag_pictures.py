@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections import Counter
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -24,17 +25,22 @@ ENDS_OF_FILES = (".yaml", ".yml", ".json")
 OUTPUT = click.Path(dir_okay=False, writable=True, path_type=Path)
 
 
+def output_option(default: str) -> Callable[[Any], Any]:
+    """``--output``, for an SVG that is written into the file *default* unless another is named."""
+    return click.option(
+        "--output",
+        "-o",
+        default=default,
+        show_default=True,
+        help="Where the SVG goes; - is stdout.",
+        type=OUTPUT,
+        metavar="FILE",
+    )
+
+
 @click.command("picture")
 @click.argument("graph", metavar="GRAPH|FILE", shell_complete=candidates.jobs)
-@click.option(
-    "--output",
-    "-o",
-    default="graph.svg",
-    show_default=True,
-    help="Where the SVG goes; - is stdout.",
-    type=OUTPUT,
-    metavar="FILE",
-)
+@output_option("graph.svg")
 @click.option(
     "--group",
     type=click.Choice(["auto", "always", "never"]),
@@ -57,15 +63,7 @@ def picture(call: CommandContext, graph: str, output: Path, group: str) -> None:
 
 @click.command("timeline")
 @click.argument("graph", metavar="GRAPH|FILE", shell_complete=candidates.jobs)
-@click.option(
-    "--output",
-    "-o",
-    default="timeline.svg",
-    show_default=True,
-    help="Where the SVG goes; - is stdout.",
-    type=OUTPUT,
-    metavar="FILE",
-)
+@output_option("timeline.svg")
 @click.option("--perfetto", help="Write a trace for ui.perfetto.dev as well; - is stdout.", type=OUTPUT, metavar="FILE")
 @click.option("--processors", type=click.IntRange(1, 10_000), default=4, help="Of a file: hosts of one CPU each.")
 @click.option("--strategy", default="time_optimized", metavar="NAME", help="Of a file: by which it is planned.")
