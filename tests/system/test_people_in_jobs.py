@@ -88,7 +88,8 @@ def test_a_terminal_is_left_and_had_again_from_afar(
 ) -> None:
     first, second = two
     line = 'PS1="at: "; export PS1; exec sh -i'
-    typist = at_terminal(here(first), "run", "--pty", *THERE, "--", "sh", "-c", line)
+    # Patience for its host on a busy machine: where it is over, another attempt begins, with a shell of its own.
+    typist = at_terminal(here(first), "run", "--pty", *THERE, "--max-isolation", "5m", "--", "sh", "-c", line)
     typist.until("at: ")
     typist.type("stty size; echo $((6*7))-$TERM\n")
     typist.until("30 100")
@@ -114,7 +115,6 @@ def test_a_terminal_is_left_and_had_again_from_afar(
     away = ours(here(first), "exec", "--json", job, "--", "true")
     assert (away.returncode, json.loads(away.stdout)["error"]["code"]) == (5, "HostUnreachable")
     second.start()
-    until(lambda: ours(here(first), "exec", job, "--", "true").returncode == 0, "the job's host is reached again")
     again.type("echo still $((7*7))\n")
     again.until("still 49")
     again.until("at: ")
