@@ -101,7 +101,9 @@ def test_whoever_leads_is_killed_and_each_due_time_runs_once(
     until(lambda: all(host["raft_role"] != "learner" for host in client.hosts()), "all vote")
     told = tmp_path / "told"
     line = f"echo $ACTORGRID_JOB_ID >> {told}"
-    schedule = client.schedule(["sh", "-c", line], name="each", every=1, missed="run_all", missed_max=50, cpus=0.1)
+    schedule = client.schedule(
+        ["sh", "-c", line], name="each", every=1, overlap="queue", missed="run_all", missed_max=50, cpus=0.1
+    )
     until(lambda: schedule.look()["started_total"] >= 2, "it runs")
     leader = next(host for host in client.hosts() if host["raft_role"] == "leader")
     by_id = {json.loads((host.data_dir / "host.json").read_text())["host_id"]: host for host in hosts}
@@ -119,8 +121,5 @@ def test_whoever_leads_is_killed_and_each_due_time_runs_once(
     # What was lost with its host is tried again, as any job is.
     assert all(times <= len(asked.job(job_id)["attempts"]) for job_id, times in ran.items())
     assert len(ran) == seen["started_total"]
-    due = [run["due_at"] for run in seen["runs"]]
+    due = [run["due_at"] for run in seen["runs"] if run["outcome"] == "started"]
     assert due == sorted(set(due)) and len(due) == due[-1] - due[0] + 1, "each second, and each once"
-    # While nobody knows whether a run ended that was on the killed host, those that are due are passed over, by name.
-    others = [run for run in seen["runs"] if run["outcome"] != "started"]
-    assert all(run["outcome"] == "skipped" and "is not over" in run["reason"] for run in others)
