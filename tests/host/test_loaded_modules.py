@@ -60,6 +60,8 @@ def test_a_command_that_only_asks_loads_no_part_of_a_host(module: str) -> None:
 def libraries() -> Iterator[dict[str, set[str]]]:
     """By process: the shared libraries that are in its memory."""
     with actorgrid.LocalCluster(gpus=2) as cluster:
+        with cluster.client() as client:
+            client.run(["true"], check=True)  # a host is up before what its work is forked from has loaded all of it
         front, found = psutil.Process(cluster.pid), {}
         for process in [front, *front.children(recursive=True)]:
             with suppress(psutil.NoSuchProcess):  # one that ends meanwhile, as a trial of containment does

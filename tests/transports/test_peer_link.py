@@ -14,7 +14,7 @@ from actorgrid.errors import ActorGridError, FrameTooLarge, MailboxFull, PeerGon
 from actorgrid.transports.peer.limits import PeerLimits, Refusal
 from actorgrid.transports.peer.link import SEND_BYTES, LinkUp, PeerLink
 from actorgrid.transports.peer.session import CONTROL_TURN_BYTES, Called, Cancelled, CastReceived, LinkDown, Replied
-from actorgrid.transports.peer.streams import StreamEnded, StreamOpened, StreamReceived, StreamWritable
+from actorgrid.transports.peer.streams import PIECE_BYTES, StreamEnded, StreamOpened, StreamReceived, StreamWritable
 from actorgrid.transports.peer.tls import PeerIdentity
 from tests.transports.peer_certificates import Authority
 from tests.transports.peer_pair import Pair
@@ -272,6 +272,40 @@ def test_one_load_is_small_enough_for_what_comes_next_to_overtake(pair: Pair) ->
     pair.settle()
     pair.a.session.write(stream, bytes(LIMITS.stream_window_bytes))
     assert len(pair.a.bytes_to_send()) < 2 * SEND_BYTES
+
+
+@pytest.mark.parametrize("pieces", range(1, 6))
+def test_a_link_is_restless_until_the_end_of_a_stream_is_sent(pair: Pair, pieces: int) -> None:
+    """Who carries its bytes asks whether to go on: an end that no load had a place for would wait for the next ping."""
+    stream = pair.a.session.open_stream("bulk", b"")
+    pair.settle()
+    pair.take(pair.b)
+    assert pair.a.session.write(stream, bytes(pieces * PIECE_BYTES)) == pieces * PIECE_BYTES
+    pair.a.session.end_stream(stream)
+    while pair.a.restless:
+        pair.move(pair.a)
+    assert pair.take(pair.b)[-1] == StreamEnded(stream, None)
+
+
+def test_a_link_is_restless_until_a_grant_a_reset_or_a_pong_is_sent(pair: Pair) -> None:
+    stream = pair.a.session.open_stream("bulk", b"")
+    pair.settle()
+    pair.a.session.write(stream, bytes(LIMITS.stream_window_bytes))
+    pair.settle()
+    assert not pair.b.restless
+    pair.b.session.consumed(stream, LIMITS.stream_window_bytes)
+    assert pair.b.restless
+    pair.settle()
+    pair.b.session.reset_stream(stream, UnknownKey("no such"))
+    assert pair.b.restless
+    pair.settle()
+    pair.tick(LIMITS.ping_s, pair.a)
+    pair.b.receive(pair.a.bytes_to_send(), pair.now_s)
+    pair.drain(pair.b)
+    assert pair.b.restless
+    pair.settle()
+    assert not pair.a.restless
+    assert not pair.b.restless
 
 
 def test_streams_take_turns(pair: Pair) -> None:

@@ -113,8 +113,7 @@ class PeerLink:
     @property
     def restless(self) -> bool:
         """Whether there may be an event to take or something to send, though nothing more comes."""
-        session = self.session
-        return bool(self._events or session.events or session.over is not None or self.unsent_bytes)
+        return bool(self._events or self.session.restless or self._tls.waiting_bytes)
 
     def receive(self, data: bytes, now_s: float) -> None:
         """Take bytes from the other side; call ``next_event`` until it gives ``None`` before the next ones."""

@@ -144,6 +144,12 @@ class PeerSession:
         return self._control_bytes + self._streams.unsent_bytes
 
     @property
+    def restless(self) -> bool:
+        """Whether there is an event to take, an end to tell of, or something to send: ``next_bytes`` may give it."""
+        due = self._control or self._pong_due is not None or self._streams.restless
+        return bool(self.events or self.over is not None or due)
+
+    @property
     def served_bytes(self) -> int:
         """Bytes of the bodies of requests that are not answered."""
         return self._served_bytes

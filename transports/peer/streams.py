@@ -210,6 +210,11 @@ class Streams:
         """Whether ``next_frame`` has something."""
         return bool(self._turns)
 
+    @property
+    def restless(self) -> bool:
+        """Whether there is a frame to send: an end is one, though it is no byte of ``unsent_bytes``."""
+        return bool(self._turns or self._urgent or self._grants)
+
     def next_frame(self) -> tuple[StreamData | StreamEnd, bool] | None:
         """The next piece or end, of the streams in turn, and whether it may be compressed."""
         while self._turns:
