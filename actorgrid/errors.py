@@ -13,6 +13,8 @@
     - UnknownPolicy
     - MalformedJoinToken
     - InvalidSchedule
+    - UnknownTarget
+    - TargetNotAllowed
     - InvalidWork
     - InvalidGraph
       * CyclicGraph
@@ -270,6 +272,15 @@ class InvalidSchedule(BadRequest):
 class InvalidWork(BadRequest):
     """Work of a type that there is not, with arguments that its schema does not take (``details["paths"]`` names them),
     or for which something is missing where it runs."""
+
+
+class UnknownTarget(BadRequest):
+    """There is no target of that name for notifications, or it cannot be one."""
+
+
+class TargetNotAllowed(BadRequest):
+    """What a notification was to be sent to is out of bounds here: an address that the operator has not allowed, mail
+    where none is sent."""
 
 
 class CyclicGraph(InvalidGraph):

@@ -28,6 +28,8 @@ _OF_THE_ARRAY = (
     "max_isolation_s",
     "preemptible",
     "labels",
+    "notify",
+    "notify_on",
     "working_dir",
     "environment",
 )

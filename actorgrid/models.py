@@ -25,6 +25,7 @@ from pydantic import (
 from actorgrid.amounts import parse_memory
 from actorgrid.container_models import ContainerRequest
 from actorgrid.labels import LABEL_CHARS_MAX, LABELS_MAX, LABELS_TEXT, checked_labels
+from actorgrid.notification_words import EVENTS, TARGET_CHARS_MAX, TARGETS_MAX, TARGETS_TEXT, checked_targets, events_of
 from actorgrid.output_paths import OUTPUT_PATH_BYTES_MAX, OUTPUTS_MAX, checked
 from actorgrid.sizes import (
     ANNOTATION_BYTES_MAX,
@@ -56,6 +57,10 @@ OutputPath = Annotated[str, Field(max_length=OUTPUT_PATH_BYTES_MAX), AfterValida
 Name = Annotated[str, Field(max_length=NAME_MAX)]
 Annotations = Annotated[dict[str, Annotated[str, Field(max_length=ANNOTATION_BYTES_MAX)]], AfterValidator(_short_notes)]
 Labels = Annotated[dict[str, Annotated[str, Field(max_length=LABEL_CHARS_MAX)]], AfterValidator(checked_labels)]
+Targets = Annotated[
+    list[Annotated[str, Field(min_length=1, max_length=TARGET_CHARS_MAX)]], AfterValidator(checked_targets)
+]
+EventWords = Annotated[list[Annotated[str, Field(max_length=80)]], AfterValidator(events_of)]
 JobId = Annotated[str, Field(max_length=64)]
 Token = tuple[Annotated[int, Field(ge=0, le=WHOLE_MAX)], Annotated[int, Field(ge=0, le=WHOLE_MAX)]]
 
@@ -303,6 +308,10 @@ class TaskRequest(Resources):
     stop_when_idle_s: float | None = Field(
         default=None, ge=1, le=1e9, description="it is ended once all its GPUs have been idle for so long"
     )
+    notify: Targets = Field(default_factory=list, max_length=TARGETS_MAX, description=TARGETS_TEXT)
+    notify_on: EventWords = Field(
+        default_factory=list, max_length=len(EVENTS) + 1, description=f"of what: {', '.join(EVENTS)}; empty: its end"
+    )
     created_at: datetime = Field(default_factory=utc_now)
 
     @model_validator(mode="after")
@@ -321,6 +330,8 @@ class TaskRequest(Resources):
             raise ValueError("a terminal is for commands, which read it: no function, no standard input beside it")
         if self.stop_when_idle_s is not None and not self.gpus:
             raise ValueError("stop_when_idle_s without gpus: only what has GPUs can leave them idle")
+        if self.notify_on and not self.notify:
+            raise ValueError("notify_on without notify: say whom it is to tell")
         if self.kind == "command" and any("\0" in part for part in self.command):
             raise ValueError("a command holds a NUL byte")
         return self
@@ -455,6 +466,8 @@ class Job(AnswerBody):
     environment: str | None = None
     outputs: list[str] = []
     pty: bool = False
+    notify: list[str] = []
+    notify_on: list[str] = []
     error: dict[str, Any] | None = None
     attempts: list[Attempt] = []
     unconfirmed: str | None = None

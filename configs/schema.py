@@ -21,6 +21,7 @@ from actorgrid.errors import InvalidSetting, SettingNotLive, UnknownSetting
 
 from .balancing_policy import BalancingPolicy
 from .gpus_section import GpusSection
+from .notifications_section import NotificationsSection
 from .placement_policy import PlacementPolicy
 from .section import ByteCount, Section, setting
 
@@ -35,6 +36,7 @@ FILES = {
     "security": "security.yaml",
     "monitoring": "monitoring.yaml",
     "faults": "monitoring.yaml",
+    "notifications": "monitoring.yaml",
     "performance": "performance.yaml",
 }
 
@@ -448,6 +450,7 @@ class Settings(Section):
     security: SecuritySection = SecuritySection()
     monitoring: MonitoringSection = MonitoringSection()
     faults: FaultsSection = FaultsSection()
+    notifications: NotificationsSection = NotificationsSection()
     performance: PerformanceSection = PerformanceSection()
 
     _origins: dict[str, str] = PrivateAttr(default_factory=dict)

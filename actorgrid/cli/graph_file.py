@@ -31,6 +31,8 @@ OF_A_GRAPH = frozenset(
         "python",
         "annotations",
         "labels",
+        "notify",
+        "notify_on",
         "strategy",
         "time_scale",
         "bytes_scale",
@@ -38,6 +40,7 @@ OF_A_GRAPH = frozenset(
     }
 )
 """Options that are said of a graph as a whole; what else there is its file says, step by step."""
+_OF_A_DAG = ("strategy", "priority", "annotations", "labels", "notify", "notify_on")
 OF_A_WORKFLOW = ("time_scale", "bytes_scale", "busy")
 
 
@@ -114,7 +117,7 @@ def _submit_workflow(call: CommandContext, document: dict[str, Any], options: di
         time_scale=options["time_scale"],
         bytes_scale=options["bytes_scale"],
         busy=options["busy"],
-        **{name: said[name] for name in ("strategy", "priority", "annotations", "labels") if name in said},
+        **{name: said[name] for name in _OF_A_DAG if name in said},
     )
     return submit(call.http, dag)
 
@@ -122,7 +125,7 @@ def _submit_workflow(call: CommandContext, document: dict[str, Any], options: di
 def _said(options: dict[str, Any]) -> dict[str, Any]:
     """What was said of the graph as a whole beside its file, which it goes before."""
     ctx = click.get_current_context()
-    names = ("name", "priority", "max_isolation_s", "annotations", "labels", "strategy")
+    names = ("name", "max_isolation_s", *_OF_A_DAG)
     said = {
         name: options[name]
         for name in names

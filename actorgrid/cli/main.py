@@ -68,6 +68,10 @@ COMMANDS: dict[str, dict[str, tuple[str, str]]] = {
             "retry:command",
             "Begin jobs again that have failed, were lost or cancelled; graphs from where they stopped.",
         ),
+        "notifications": (
+            "notifications:command",
+            "Show notifications that wait or were given up; try targets.",
+        ),
         "edit": ("edit:command", "Change a job that waits: priority, time limit, deadline."),
         "objects": ("objects:command", "List what sessions keep in the object stores."),
         "environments": ("environments:command", "List the Python environments that a host has built."),

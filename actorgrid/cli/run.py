@@ -62,6 +62,7 @@ def command(
     """
     if pty:
         _check_terminal(call, send_stdin, detach, options)
+    told_by = _desktop(options) if not detach else None
     stdin = _read_stdin() if send_stdin else None
     wanted = request(call, list(words), stdin, **options)
     if pty:
@@ -80,6 +81,8 @@ def command(
         job = ended
     else:
         job = _attend(call, job_id, options["gang"])
+    if told_by is not None:
+        _tell(told_by, job)
     code = exit_code(job)
     fetched: dict[str, Any] = {}
     if options["outputs"]:
@@ -92,6 +95,28 @@ def command(
     elif job["state"] != "succeeded":
         say(f"actorgrid: {ending(job)}", err=True)
     return code
+
+
+def _desktop(options: dict[str, Any]) -> str | None:
+    """The program that shows here that it has ended, if that is asked for; takes it out. Raises NotSupported."""
+    from actorgrid.notification_words import DESKTOP
+
+    if DESKTOP not in options["notify"]:
+        return None
+    from .desktop import check_desktop
+
+    options["notify"] = tuple(each for each in options["notify"] if each != DESKTOP)
+    if not options["notify"]:
+        options["notify_on"] = []
+    return check_desktop()
+
+
+def _tell(program: str, job: dict[str, Any]) -> None:
+    from .desktop import ended_text, tell_desktop
+
+    fault = tell_desktop(program, *ended_text([job]))
+    if fault:
+        say(f"actorgrid: not shown on the desktop: {fault}", err=True)
 
 
 def _check_terminal(call: CommandContext, send_stdin: bool, detach: bool, options: dict[str, Any]) -> None:

@@ -23,8 +23,11 @@ FAILED_CODE = 1
 @click.argument("job_ids", metavar="JOB...", nargs=-1, required=True, shell_complete=candidates.live_jobs)
 @click.option("--any", "any_one", is_flag=True, help="Until one of them has ended; else until all have.")
 @click.option("--timeout", callback=seconds, metavar="TIME", help="Wait at most so long: 30, 10m, 2h.")
+@click.option("--notify-desktop", is_flag=True, help="Then show it on this desktop.")
 @host_command
-def command(call: CommandContext, job_ids: tuple[str, ...], any_one: bool, timeout: float | None) -> int:
+def command(
+    call: CommandContext, job_ids: tuple[str, ...], any_one: bool, timeout: float | None, notify_desktop: bool
+) -> int:
     """Wait until jobs have ended.
 
     Exits with 0 when all that ended have succeeded, 1 when one of them has not, 124 when the time is over. At most
@@ -32,11 +35,20 @@ def command(call: CommandContext, job_ids: tuple[str, ...], any_one: bool, timeo
     """
     from actorgrid.client.job_calls import wait_for
 
+    from .desktop import check_desktop, ended_text, tell_desktop
+
+    program = check_desktop() if notify_desktop else None
+
     found = dict.fromkeys(str(find_job(call.http, text)["job_id"]) for text in job_ids)
     answer = wait_for(call.http, list(found), any_one, timeout)
     ended = {job["job_id"]: job["state"] for job in answer["jobs"] if job["state"] in FINAL_STATES}
     failed = [job_id for job_id, state in ended.items() if state != "succeeded"]
     code = TIMED_OUT_CODE if not answer["done"] else FAILED_CODE if failed else 0
+    over = [job for job in answer["jobs"] if job["state"] in FINAL_STATES]
+    if program is not None and over:
+        fault = tell_desktop(program, *ended_text(over))
+        if fault:
+            say(f"actorgrid: not shown on the desktop: {fault}", err=True)
     if call.json:
         call.document({**answer, "exit_code": code})
         return code

@@ -92,6 +92,16 @@ def _gpu_count(_ctx: click.Context, _parameter: click.Parameter, value: str) -> 
     raise click.BadParameter(f"{value!r} is no number; write 0.25 or 2")
 
 
+def _events(_ctx: click.Context, _parameter: click.Parameter, values: tuple[str, ...]) -> list[str]:
+    """Events by their names, ``failed,lost`` too."""
+    from actorgrid.notification_words import events_of
+
+    try:
+        return events_of(values)
+    except ValueError as error:
+        raise click.BadParameter(str(error)) from None
+
+
 _OPTIONS = [
     click.option(
         "--gpus", callback=_gpu_count, default="0", metavar="N", help="GPUs: a share of one (0.25) or a whole number."
@@ -201,6 +211,19 @@ _OPTIONS = [
         metavar="K=V",
         help="A word to find it by (ps --label); may be repeated.",
     ),
+    click.option(
+        "--notify",
+        multiple=True,
+        metavar="TARGET",
+        help="Tell webhook:URL, mail:ADDRESS, a target's name or, of what is waited for, desktop; may be repeated.",
+    ),
+    click.option(
+        "--notify-on",
+        callback=_events,
+        multiple=True,
+        metavar="EVENT",
+        help="Of what: started, requeued, succeeded, failed, cancelled, lost; ended is the last four, and the default.",
+    ),
     click.option("--name", default="", metavar="NAME", help="A name to show."),
     click.option(
         "--after",
@@ -237,6 +260,12 @@ def request(call: CommandContext, command: list[str], stdin: bytes | None = None
                 raise click.UsageError(f"{name} without --gpus: say how much of a GPU, as in --gpus 0.25 or --gpus 1")
     if options["spread"] and options["gang"] == 1:
         raise click.UsageError("--spread is about the members of a gang: say how many with --gang N")
+    from actorgrid.notification_words import DESKTOP
+
+    if DESKTOP in options["notify"]:
+        raise click.UsageError(
+            "a desktop is told by the command that waits: run --notify desktop (not --detach), or wait --notify-desktop"
+        )
     env_from_me = options.pop("env_from_me")
     if options["container"] is not None and env_from_me is None:
         env_from_me = False  # its image has a PATH and a Python of its own

@@ -43,6 +43,8 @@ class _Words(TypedDict, total=False):
     annotations: Mapping[str, str] | None
     labels: Mapping[str, str] | None
     stop_when_idle_s: float | None
+    notify: str | Sequence[str]
+    notify_on: str | Sequence[str]
     name: str | None
     depends_on: Sequence[Any]
     balancing: str | None

@@ -152,6 +152,8 @@ class Dag:
         priority: int = 50,
         annotations: Mapping[str, str] | None = None,
         labels: Mapping[str, str] | None = None,
+        notify: Sequence[str] = (),
+        notify_on: Sequence[str] = (),
         cache: str = "none",
         id: str | None = None,
     ) -> None:
@@ -172,6 +174,7 @@ class Dag:
             "priority": priority,
             "annotations": dict(annotations or {}),
             "labels": dict(labels or {}),
+            **({"notify": list(notify), "notify_on": list(notify_on)} if notify or notify_on else {}),
         }
         self._steps: list[_Step] = []
         self._ids: dict[str, int] = {}

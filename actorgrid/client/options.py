@@ -114,6 +114,9 @@ class TaskOptions:
     * ``annotations``: what to note about a job, texts by name (64, 4,096 bytes in all); jobs only
     * ``labels``: words by which a job is found (``client.jobs(labels={"team": "vision"})``); jobs only
     * ``stop_when_idle_s``: a job is ended once all its GPUs have been idle for so many seconds; jobs only
+    * ``notify``: whom a job tells of its states: ``"webhook:https://..."``, ``"mail:ann@example.org"``, or a target's
+      name that the cluster has; ``notify_on``: of which: ``started``, ``requeued``, ``succeeded``, ``failed``,
+      ``cancelled``, ``lost``, or ``ended`` for the last four, as it is unless said; jobs only (docs/notifications.md)
     * ``durable``: a job, accepted when it is on disk, which survives the client; else a session task
     * ``balancing``: which of the session's workers gets the task, if several have room: ``least_loaded``,
       ``round_robin``, ``weighted_round_robin`` (by speed), ``capability_based`` or ``affinity_aware``; session tasks
@@ -149,6 +152,8 @@ class TaskOptions:
     annotations: Mapping[str, str] | None = None
     labels: Mapping[str, str] | None = None
     stop_when_idle_s: float | None = None
+    notify: str | Sequence[str] = ()
+    notify_on: str | Sequence[str] = ()
     durable: bool = False
     name: str | None = None
     depends_on: Sequence[Any] = ()
@@ -186,6 +191,8 @@ class TaskOptions:
             )
         if self.outputs:
             self._check_outputs()
+        if self.notify or self.notify_on:
+            self._check_notify()
         if self.pure and self.durable:
             raise BadRequest("pure is for session tasks", asked="durable=True", hint="a job's value is on the disk")
         if self.container is not None or self.mounts or self.container_runtime is not None:
@@ -266,6 +273,27 @@ class TaskOptions:
                 asked=repr(wrong[:3])[:200] if wrong else f"{len(self.outputs)} paths",
                 hint="write them relative to it: outputs=['results', 'model.pt']",
             )
+
+    def _check_notify(self) -> None:
+        from actorgrid.notification_words import TARGETS_MAX, checked_targets, events_of
+
+        if not self.durable:
+            raise BadRequest(
+                "only jobs tell of their states", asked="notify=", hint="say durable=True as well, or client.run"
+            )
+        targets = [self.notify] if isinstance(self.notify, str) else list(self.notify)
+        words = [self.notify_on] if isinstance(self.notify_on, str) else list(self.notify_on)
+        if not targets:
+            raise BadRequest(
+                "notify_on without notify", asked=f"notify_on={words!r}"[:200], hint="say whom it is to tell"
+            )
+        try:
+            object.__setattr__(self, "notify", tuple(checked_targets(targets)))
+            object.__setattr__(self, "notify_on", tuple(events_of(words)))
+        except ValueError as error:
+            raise BadRequest(f"notify: {error}", asked=f"notify={targets!r}, notify_on={words!r}"[:200]) from None
+        if len(self.notify) > TARGETS_MAX:
+            raise BadRequest("too many targets", asked=f"{len(self.notify)}", found=f"{TARGETS_MAX} at most")
 
     def _check_times(self) -> None:
         if self.grace_s is not None and not 0 <= self.grace_s <= 3600:

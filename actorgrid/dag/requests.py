@@ -10,7 +10,8 @@ from pydantic import AliasChoices, BeforeValidator, Field, model_validator
 from actorgrid.amounts import parse_bytes
 from actorgrid.demand import Demand
 from actorgrid.labels import LABELS_MAX, LABELS_TEXT
-from actorgrid.models import Annotations, ExecText, Labels, Pool, RequestBody, Resources
+from actorgrid.models import Annotations, EventWords, ExecText, Labels, Pool, RequestBody, Resources, Targets
+from actorgrid.notification_words import EVENTS, TARGETS_MAX, TARGETS_TEXT
 from actorgrid.sizes import ANNOTATIONS_MAX, PATH_BYTES_MAX, WHOLE_MAX
 
 from .allocators import DEFAULT
@@ -188,6 +189,8 @@ class GraphRequest(RequestBody):
     preemptible: bool = True
     annotations: Annotations = Field(default_factory=dict, max_length=ANNOTATIONS_MAX)
     labels: Labels = Field(default_factory=dict, max_length=LABELS_MAX, description=LABELS_TEXT)
+    notify: Targets = Field(default_factory=list, max_length=TARGETS_MAX, description=TARGETS_TEXT)
+    notify_on: EventWords = Field(default_factory=list, max_length=len(EVENTS) + 1, description="as of a job")
     bundle: str | None = Field(default=None, pattern=DIGEST, description="SHA-256 of the file with all calls")
     working_dir: str | None = Field(default=None, pattern=DIGEST, description="as of a job")
     environment: str | None = Field(

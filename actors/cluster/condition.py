@@ -116,3 +116,9 @@ def condition_of(record: HostRecord, reports: Mapping[str, Report], known: Repor
         "unreachable": unreachable,
         "reached_by": reached_by,
     }
+
+
+def url_of(addresses: dict[str, str]) -> dict[str, Any]:
+    """The URL for clients of other machines, and the port, which is not the base port everywhere."""
+    https = addresses.get("https", "")
+    return {"url": f"https://{https}", "port": int(https.rpartition(":")[2])} if https else {}

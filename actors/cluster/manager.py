@@ -38,10 +38,11 @@ from ..ledger.exec_limits import check_exec
 from ..ledger.messages import Applied, LedgerSnapshot, Query
 from ..ledger.tables.jobs import GRAPH
 from ..links.messages import AskHost, AskHosts
+from ..notifications.courier import NoticeCourier
 from ..work.containment_here import containment_here
 from ..work.messages import StartDelay
 from .cluster_graphs import ClusterGraphs, JobDesk
-from .condition import away_s, condition_of, start_blockers, summary_of, unknown_report, unsure_note
+from .condition import away_s, condition_of, start_blockers, summary_of, unknown_report, unsure_note, url_of
 from .core import choose_pool
 from .explain.binding import short_for
 from .explain.contention import options, other_kinds, reduced
@@ -63,6 +64,7 @@ from .messages import (
     LeaveStep,
     ListHosts,
     ListJobs,
+    NoticeStates,
     RequestCancel,
     Why,
 )
@@ -104,6 +106,7 @@ class ClusterManager(LedgerFollower):
         desk = JobDesk(self._check_feasible, self._commit, self._record, self._list, self._why)
         self._graphs = ClusterGraphs(self, self._ledger, desk)
         self._schedules = ScheduleRunner(self, self._ledger)
+        self._courier = NoticeCourier(self, self._ledger)
         self._leaving = Leaving(self, self._ledger)
         self._planned_restart = PlannedRestart(self, self._ledger)
         await self._ledger.start()
@@ -130,6 +133,7 @@ class ClusterManager(LedgerFollower):
         self._leaving.refuse_twin(snapshot.hosts.get(self.host.host_id))
         self._graphs.begin(snapshot)
         self._schedules.begin()
+        self._courier.begin()
 
     async def _settle_from_history(self, job_id: str) -> None:
         record = await self.call("consensus", Query("job", {"job_id": job_id}))
@@ -157,6 +161,7 @@ class ClusterManager(LedgerFollower):
                     self.spawn(self._introduction.tell_version())
         self._graphs.applied(message)
         self._schedules.applied(message)
+        self._courier.applied(message)
         if len(self._ended_at) > 100_000:
             del self._ended_at[:50_000]
 
@@ -352,6 +357,7 @@ class ClusterManager(LedgerFollower):
             root=await self._root_of_failure(job),
             quotas=self._ledger.quotas,
             away=away_s(health, time()),
+            notices=tuple(each for each in self._ledger.notices.values() if each["job_id"] == request.job_id),
             unsure=unsure_note(health, self.host.host_id, job, time()),
             start_delay=await self._start_delay(job) if job["state"] == JobState.PLACED else None,
         )
@@ -434,6 +440,10 @@ class ClusterManager(LedgerFollower):
     async def _devices(self) -> list[dict[str, Any]]:
         return await self._answer_or([], "gpu_coordinator", Inventory(self._ledger.index), 2.0)
 
+    @handles(NoticeStates)
+    def _notice_states(self, _request: NoticeStates) -> dict[str, dict[str, Any]]:
+        return self._courier.states()
+
     @handles(ListHosts)
     async def _hosts(self, request: ListHosts) -> list[dict[str, Any]]:
         await self._ledger.reached(request.seen)
@@ -469,7 +479,7 @@ class ClusterManager(LedgerFollower):
             "site": member.get("site") or None,
             "raft_role": "leader" if host_id == self._ledger.leader else role,
             "ip_address": member["addresses"]["raft"].rpartition(":")[0].strip("[]"),
-            **_url_of(member["addresses"]),
+            **url_of(member["addresses"]),
         }
 
     async def _port(self) -> int:
@@ -577,7 +587,7 @@ class ClusterManager(LedgerFollower):
         states["jobs_submitted_total"] = self._submitted_total
         for state, count in self._ended_total.items():
             states[f"jobs_{state}_total"] = count
-        return {**states, **self._graphs.figures(), **self._schedules.figures()}
+        return {**states, **self._graphs.figures(), **self._schedules.figures(), **self._courier.figures()}
 
     def _live_count(self) -> int:
         return sum(count for state, count in self._ledger.job_counts.items() if not JobState(state).final)
@@ -585,9 +595,3 @@ class ClusterManager(LedgerFollower):
     def status(self) -> dict[str, Any]:
         """How far this server follows the ledger."""
         return {"index": self._ledger.index, "jobs": self._live_count(), "waiting_calls": len(self._waiters)}
-
-
-def _url_of(addresses: dict[str, str]) -> dict[str, Any]:
-    """The URL for clients of other machines, and the port, which is not the base port everywhere."""
-    https = addresses.get("https", "")
-    return {"url": f"https://{https}", "port": int(https.rpartition(":")[2])} if https else {}

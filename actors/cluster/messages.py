@@ -314,6 +314,12 @@ class ClusterHealthReport:
 
 
 @dataclass(frozen=True, slots=True)
+class NoticeStates:
+    """For the host that leads. Answer: {id of a notice that waits: {"tries", "last_failure", "next_at"}}; of another
+    host: nothing."""
+
+
+@dataclass(frozen=True, slots=True)
 class HostsAway:
     """For the host that leads. Answer: {"quiet_s": {host: for how long it was not heard of}, "behind_s": {host: for how
     long it takes nothing of what is committed, although it answers}}. Raises NotLeader."""

@@ -17,7 +17,8 @@ T = TypeVar("T")
 class Background:
     """One thread, from the first work on; what is given to it waits in line."""
 
-    def __init__(self, runtime: Runtime) -> None:
+    def __init__(self, runtime: Runtime, name: str = "graphs") -> None:
+        self._name = name
         self._runtime = runtime
         self._asked: SimpleQueue[tuple[Callable[[], object], Waiter]] = SimpleQueue()
         self._done: deque[tuple[Waiter, object, BaseException | None]] = deque()
@@ -30,7 +31,7 @@ class Background:
         if self._wake < 0:
             self._wake = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
             self._runtime.watch(self._wake, self._tell)
-            threading.Thread(target=self._work, name="graphs", daemon=True).start()
+            threading.Thread(target=self._work, name=self._name, daemon=True).start()
         waiter = Waiter()
         self._asked.put((work, waiter))
         return cast("T", await waiter)

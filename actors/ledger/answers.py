@@ -366,3 +366,19 @@ class FireAnswer(TypedDict):
     """How many stand in line."""
     skipped: int
     """How many were not run, as another run was not over, or as there was no room for the job."""
+
+
+class SettledNotices(TypedDict):
+    """What became of notices."""
+
+    sent: int
+    """How many were sent, of those that waited."""
+    failed: int
+    """How many were given up."""
+
+
+class ClearedNotices(TypedDict):
+    """Notices that were forgotten."""
+
+    cleared: int
+    """How many."""

@@ -32,6 +32,7 @@ from actorgrid.supervisors.server import Server, handles
 
 from .command import UNSTAMPED, Command
 from .messages import Applied, JobsWanted, LedgerSnapshot, Propose, Proposed, Query, Subscribe
+from .notice_records import NoticeRecord
 from .recovery_records import HostRecoveryRecord
 from .retirement_records import RetirementRecord
 from .schedule_records import ScheduleRecord
@@ -88,6 +89,7 @@ class LedgerClient:
         self.recoveries: dict[str, HostRecoveryRecord] = {}
         self.retirements: dict[str, RetirementRecord] = {}
         self.schedules: dict[str, ScheduleRecord] = {}
+        self.notices: dict[str, NoticeRecord] = {}
         self.leader: str | None = None
         self.leads = False
         self.absent: dict[str, float] = {}
@@ -171,6 +173,7 @@ class LedgerClient:
             "recovery": self.recoveries,
             "retirement": self.retirements,
             "schedule": self.schedules,
+            "notice": self.notices,
         }
 
     async def reached(self, index: int, within_s: float = REACH_S) -> None:
@@ -292,6 +295,7 @@ class LedgerClient:
         self.join_tokens, self.api_keys = snapshot.join_tokens, snapshot.api_keys
         self.trust, self.recoveries = snapshot.trust, snapshot.recoveries
         self.retirements, self.schedules = snapshot.retirements, snapshot.schedules
+        self.notices = snapshot.notices
         self._homes = self._by_kind()
         self.leader, self.leads, self.absent = snapshot.leader, snapshot.leads, snapshot.absent
         self.index, self.term, self.epoch = snapshot.index, snapshot.term, snapshot.epoch

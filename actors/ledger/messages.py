@@ -18,6 +18,7 @@ from actorgrid.actors.ledger.record_types import (
 from actorgrid.actors.ledger.trust_records import TrustRecord
 
 from .command import Command
+from .notice_records import NoticeRecord
 from .recovery_records import HostRecoveryRecord
 from .retirement_records import RetirementRecord
 from .schedule_records import ScheduleRecord
@@ -106,7 +107,8 @@ class Subscribe:
 @dataclass(frozen=True, slots=True)
 class LedgerSnapshot:
     """Everything live at ``index``: the jobs that were asked for, allocations, hosts, settings, locks, quotas, members,
-    join tokens, API keys, of their trust, of what was done about hosts in trouble, of retired openings, and schedules.
+    join tokens, API keys, of their trust, of what was done about hosts in trouble, of retired openings, schedules
+    and notices.
 
     ``leader``: the host that leads, if it is known; ``leads``: it is this one. ``absent``, ``job_counts``: as in
     Applied.
@@ -128,6 +130,7 @@ class LedgerSnapshot:
     recoveries: dict[str, HostRecoveryRecord] = field(default_factory=dict)
     retirements: dict[str, RetirementRecord] = field(default_factory=dict)
     schedules: dict[str, ScheduleRecord] = field(default_factory=dict)
+    notices: dict[str, NoticeRecord] = field(default_factory=dict)
     leader: str | None = None
     absent: dict[str, float] = field(default_factory=dict)
     leads: bool = True
@@ -139,10 +142,10 @@ class Applied:
     """One committed command's effect. ``changes``: (kind, id, new record or None when gone), in order.
 
     Kinds: job, allocation, host, setting, lock (not for its renewals), lock_break (record: {"owner", "by"}), quota (by
-    user), member, join_token, api_key, trust, recovery, retirement, schedule, gossip_key (record: {"number"}), steps
-    (of a graph; record: (number, StepRecord) of each that changed), term (record: (term, epoch)), leader (record: (host
-    or None, whether it is this host)) and absent (record: hosts that this one, which leads, has not heard of for a
-    while, each with when it was, on CLOCK_BOOTTIME), both told between entries.
+    user), member, join_token, api_key, trust, recovery, retirement, schedule, notice, gossip_key (record: {"number"}),
+    steps (of a graph; record: (number, StepRecord) of each that changed), term (record: (term, epoch)), leader (record:
+    (host or None, whether it is this host)) and absent (record: hosts that this one, which leads, has not heard of for
+    a while, each with when it was, on CLOCK_BOOTTIME), both told between entries.
     ``previous`` is the index of the Applied sent before this one: a receiver that sees a gap subscribes again.
     ``job_counts``: how many jobs are in each state, as of the last of those that are told together; else ``None``.
     """

@@ -15,6 +15,7 @@ from actorgrid.actors.ledger.trust_records import BundleRecord
 from actorgrid.container_words import is_container
 from actorgrid.digests import is_digest
 from actorgrid.labels import is_labels
+from actorgrid.notification_words import is_events, is_targets
 from actorgrid.output_paths import is_outputs
 from actorgrid.sizes import ANNOTATION_BYTES_MAX, ANNOTATIONS_MAX
 
@@ -124,6 +125,8 @@ JOB_CHECKS: dict[str, Check] = {
     "labels": is_labels,
     "pty": is_truth,
     "stop_when_idle_s": lambda value: is_number(value) and 0 < value <= 1e9,
+    "notify": is_targets,
+    "notify_on": is_events,
 }
 JOB_FIELDS_SINCE: dict[str, int] = {
     "annotations": 3,
@@ -133,6 +136,8 @@ JOB_FIELDS_SINCE: dict[str, int] = {
     "labels": 9,
     "pty": 9,
     "stop_when_idle_s": 9,
+    "notify": 9,
+    "notify_on": 9,
 }
 """The version that a field of ``JOB_CHECKS`` came with, where that is not 1: a command with such a job carries it. A
 record has it only where it was given. In entries of a lower version it is kept as it is, as the hosts of then did, and

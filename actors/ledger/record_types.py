@@ -243,6 +243,10 @@ class JobRecord(TypedDict):
     """The words by which it is found."""
     stop_when_idle_s: NotRequired[float]
     """How long (s) all its devices may be idle before it is ended."""
+    notify: NotRequired[list[str]]
+    """Whom it tells of its states."""
+    notify_on: NotRequired[list[str]]
+    """Of which events; where it is not there, of its end."""
     environment: NotRequired[str]
     """SHA-256 of the spec of its Python environment, in hex."""
     outputs: NotRequired[list[str]]

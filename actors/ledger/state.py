@@ -5,7 +5,8 @@ than there is, comes from an old term or names a past incarnation. It uses no cl
 the same state, byte for byte (``snapshot``), which voters compare (``digest``). A refused command changes nothing but
 the proposer's session.
 
-Bounds: live jobs 1,000,000; graphs as in ``tables/graphs.py``, schedules as in ``tables/schedules.py``; hosts 10,000;
+Bounds: live jobs 1,000,000; graphs as in ``tables/graphs.py``, schedules as in ``tables/schedules.py``, notices as in
+``tables/notices.py``; hosts 10,000;
 allocations 100,000; settings 1,000; locks 10,000; quotas 10,000; members 10,000; join tokens 1,000; API keys 1,000;
 sessions 10,000 (least recently used goes first); 1,000 ended jobs kept whole, 100,000 more by id and state; 1,000
 attempts per job, of which the first and the last 49 are kept.
@@ -72,6 +73,7 @@ from .tables.jobs import LIVE_JOBS_MAX, LOST, Jobs
 from .tables.join_tokens import JoinTokens
 from .tables.locks import Locks
 from .tables.members import Members
+from .tables.notices import Notices
 from .tables.quotas import Quotas
 from .tables.recoveries import Recoveries
 from .tables.removal import Removal
@@ -139,6 +141,10 @@ class Ledger:
             lambda *told: self._changed("schedule", *told),
         )
         self.schedules = self._schedules.records
+        self._notices = Notices(
+            self._jobs, lambda: (self._at, self.index), lambda *told: self._changed("notice", *told)
+        )
+        self.notices = self._notices.records
         self._join_tokens = JoinTokens(self._members, lambda *told: self._changed("join_token", *told))
         self.join_tokens = self._join_tokens.records
         self._api_keys = ApiKeys(lambda *told: self._changed("api_key", *told))
@@ -179,6 +185,7 @@ class Ledger:
             self._retirements,
             self._graphs,
             self._schedules,
+            self._notices,
             JobChanges(self._jobs, self._graphs, self.quotas),
         )
 
@@ -287,6 +294,7 @@ class Ledger:
             "recoveries": list(self.recoveries.values()),
             "retirements": list(self.retirements.values()),
             "schedules": list(self.schedules.values()),
+            "notices": list(self.notices.values()),
             **self._graphs.dump(),
         }
         return encode({**self._rest(), "index": self.index}, sections)
@@ -328,6 +336,7 @@ class Ledger:
                 "retirement": self.retirements,
                 "step": self._graphs.by_id,
                 "schedule": self.schedules,
+                "notice": self.notices,
             }
         )
 
@@ -368,6 +377,7 @@ class Ledger:
         ledger._given.load(sections.get("allocations", []))
         ledger._graphs.load(sections)
         ledger._schedules.load(sections.get("schedules", []))
+        ledger._notices.load(sections.get("notices", []))
         ledger._digest = ledger._new_digest()
         return ledger
 
@@ -406,6 +416,7 @@ class Ledger:
             recoveries=dict(self.recoveries),
             retirements=dict(self.retirements),
             schedules=dict(self.schedules),
+            notices=dict(self.notices),
         )
 
     # -- terms, settings

@@ -23,6 +23,7 @@ from ..cluster.messages import (
     LeaveLeases,
     LeaveStep,
     ListFaults,
+    NoticeStates,
     WhyHost,
 )
 from ..cluster.rebalance import MOVES_MAX
@@ -90,6 +91,7 @@ class Services:
             "keep_blobs": self._keep_blobs,
             "health": self._health,
             "hosts_away": self._hosts_away,
+            "notice_states": self._notice_states,
             "readings": self._readings,
             "acquire_lease": self._acquire_lease,
             SESSION: self._session,
@@ -277,6 +279,10 @@ class Services:
     async def _hosts_away(self, _asker: str, _fields: Fields) -> Any:
         """Answer which hosts this one, which leads, has not heard of."""
         return await self._server.call("fault_detector", HostsAway(), 2.0)
+
+    async def _notice_states(self, _asker: str, _fields: Fields) -> Any:
+        """Answer how far notifications are that this host, which leads, sends."""
+        return await self._server.call("cluster_manager", NoticeStates(), 2.0)
 
     async def _readings(self, _asker: str, _fields: Fields) -> Any:
         """Answer the present readings of this host's devices."""

@@ -147,6 +147,8 @@ class Consensus(StandIn):
             return Proposed(self.index, {"job_id": command.job_id, **changed})
         if isinstance(command, commands.RetryJob):
             return Proposed(self.index, {"job_id": command.job_id, "attempts": 1})
+        if isinstance(command, commands.ClearNotices):
+            return Proposed(self.index, {"cleared": 0})
         if command.verb.endswith("_schedule"):
             return self.plan(command)
         if isinstance(command, commands.RetryGraph):

@@ -34,6 +34,8 @@ BODIES: dict[str, Any] = {
     "post_drain": {"draining": True},
     "post_rebalance": {"exclude": ["h2"], "dry_run": False},
     "put_schedule": {"every_s": 60, "job": {"command": ["true"]}, "replace": True},
+    "test_target": {"target": "webhook:http://127.0.0.1:9/"},
+    "clear_notifications": {"job_id": "a"},
     "put_maintenance": {"for_s": 60, "reason": "fans"},
     "post_wait": {"job_ids": ["a"]},
     "cancel_jobs": {"labels": {"team": "vision"}},
@@ -74,6 +76,7 @@ def path_of(route: Route) -> str:
 
 
 def prepare(town: Any) -> None:
+    town.host.settings.notifications.allowed_networks = ["127.0.0.0/8"]
     town.attempt_folder().joinpath("stdout").write_bytes(b"hello\n")
     town.attempt_folder().joinpath("result.bin").write_bytes(b"result")
     environments = town.host.paths.environments_dir

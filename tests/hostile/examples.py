@@ -105,6 +105,12 @@ def furnished(ledger: Ledger | None = None) -> Ledger:
     do(commands.EndGraph("graph2", 1, "failed", {"code": "StepFailed"}, at=AT))
     do(commands.SubmitJobs([job_record("failed")], at=AT))
     do(commands.CancelJob("failed", "me", at=AT))
+    do(
+        commands.SubmitJobs(
+            [job_record("told", notify=["ops", "mail:ann@example.org"], notify_on=["cancelled"])], at=AT
+        )
+    )
+    do(commands.CancelJob("told", "me", at=AT))
     return ledger
 
 
@@ -137,6 +143,7 @@ def examples(ledger: Ledger) -> list[Plain]:
     places = [{"host": host, "incarnation": 1, "gpu_indexes": [3]} for host in ("h1", "h2")]
     request = (ledger.trust.get("h2") or {}).get("request") or {"id": 1}
     planned = ledger.schedules.get("often") or {"revision": 1, "due_after": 0}
+    told = list(ledger.notices)[:2]
     fence, last = planned["revision"], planned["due_after"]
     made: list[commands.Command] = [
         commands.PutSchedule(schedule(f"s{number}"), at=AT),
@@ -145,6 +152,9 @@ def examples(ledger: Ledger) -> list[Plain]:
         commands.FireSchedule("often", term, fence, last, last + 20, [last + 10, last + 20], 1, True, at=AT),
         commands.PauseSchedule("nightly", True, "ann", at=AT),
         commands.RemoveSchedule("nightly", "ann", at=AT),
+        commands.SettleNotices([{"notice_id": notice, "failure": "no answer", "tries": 3} for notice in told], at=AT),
+        commands.SettleNotices([{"notice_id": "j.1.0", "failure": "", "tries": 1}], at=AT),
+        commands.ClearNotices("told", "ann", at=AT),
         commands.NewTerm(term + 1, at=AT, epoch=1),
         commands.RegisterHost(host_record("h1", 1, gpus=4), at=AT),
         commands.RegisterHost(host_record("h9", 1, gpus=1, state="up", rack="r1"), at=AT),

@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, cast
 
+from actorgrid.actors.ledger.notice_records import NoticeRecord
 from actorgrid.actors.ledger.record_types import (
     NO_ATTEMPT,
     NO_ERROR,
@@ -31,6 +32,7 @@ from .binding import binding, resource_use
 from .contention import FitReport, Holder, fits_at, freeing, holders, holders_of_user, may_go
 from .graphs import GraphProgress, explain_graph
 from .interruptions import away_note, deadline_note, late_notes, lost_note, stopped_for_another, waiting_notes
+from .notice_notes import notice_notes
 from .phrases import gang_ending, gang_hosts, gang_lacks, listed, nearest_has, needs
 
 STDERR_LINES = 5
@@ -52,7 +54,7 @@ class JobContext:
     now; *waiting*: how many jobs wait; *root*: for one that failed with a job it depends on, the job it began with;
     *away*: hosts that are not heard of, and for how many seconds; *unsure*: why all this is only what was last known;
     *start_delay*: of a placed one, what its host says it waits for, and how long it has left to start; *graph*: of a
-    graph of steps, how far it is.
+    graph of steps, how far it is; *notices*: what it is still to tell, or could not.
     """
 
     now: float
@@ -70,6 +72,7 @@ class JobContext:
     unsure: tuple[str, ...] = ()
     start_delay: Mapping[str, Any] | None = None
     graph: GraphProgress | None = None
+    notices: tuple[NoticeRecord, ...] = ()
 
 
 @dataclass(slots=True)
@@ -101,6 +104,7 @@ def explain_job(job: JobRecord, context: JobContext) -> dict[str, Any]:
         story = _cancelled(job, context)
     else:
         story = _failed(job, context)
+    story.notes += notice_notes(context.notices)
     fit = context.fit
     described = {name: job.get(name) for name in DESCRIPTIVE if job.get(name)}
     story.notes += [f"{name}: {_pairs(value)}" for name, value in described.items() if isinstance(value, dict)]

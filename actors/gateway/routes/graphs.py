@@ -13,6 +13,7 @@ from actorgrid.actors.cluster.explain.graphs import step_states
 from actorgrid.actors.cluster.messages import AcceptGraph, AskGraph
 from actorgrid.actors.gateway.attempt_files import AttemptFiles, files_of
 from actorgrid.actors.gateway.graph_objectives import objectives_of
+from actorgrid.actors.gateway.job_notices import check_targets, notices_shown, with_defaults
 from actorgrid.actors.gateway.job_requests import check_env, check_python
 from actorgrid.actors.gateway.schemas.graphs import (
     GraphAccepted,
@@ -53,8 +54,10 @@ from actorgrid.errors import (
     QueueFull,
     ResultGone,
     StepFailed,
+    TargetNotAllowed,
     UnknownJob,
     UnknownPolicy,
+    UnknownTarget,
     UnsatisfiableCost,
     WrongState,
     error_from_dict,
@@ -78,6 +81,8 @@ _REFUSALS = (
     CommandTooLarge,
     QueueFull,
     DiskFull,
+    UnknownTarget,
+    TargetNotAllowed,
 )
 
 
@@ -101,6 +106,9 @@ async def post_graph(call: RequestContext) -> Any:
     request = _with_host_ids(call, request)
     _check(request)
     find_allocator(request.strategy)
+    request = request.model_copy(update=with_defaults(call.app, request.notify, request.notify_on))
+    if request.notify:
+        await call.app.in_pool(lambda: check_targets(call.app, request.notify))
     store, settings = call.app.blobs, call.app.settings
     given = (request.bundle, request.working_dir, request.environment)
 
@@ -116,7 +124,8 @@ async def post_graph(call: RequestContext) -> Any:
                     hint="send it first, to /api/graph-files, /api/working-dirs or /api/environments; the client and"
                     " the command line do",
                 )
-        content = write_spec(request)
+        # Whom it tells is in its record: an address may be a secret, and who may read its files is another question.
+        content = write_spec(request.model_copy(update={"notify": [], "notify_on": []}))
         store.check_room(len(content), settings.performance.min_free_bytes)
         return store.put_all([content])[0]
 
@@ -143,6 +152,8 @@ async def post_graph(call: RequestContext) -> Any:
         },
         **({"annotations": request.annotations} if request.annotations else {}),
         **({"labels": request.labels} if request.labels else {}),
+        **({"notify": request.notify} if request.notify else {}),
+        **({"notify_on": request.notify_on} if request.notify_on else {}),
     }
     accept = AcceptGraph(graph, _demands(request), request.keeps_results, request.grows)
     return await call.ask("cluster_manager", accept, COMMIT_TIMEOUT_S)
@@ -155,7 +166,7 @@ async def get_graph(call: RequestContext) -> Any:
     job, states = found["job"], found["states"]
     facts = job["graph"]
     return {
-        "job": job,
+        "job": {**job, **notices_shown(job, call.app.ledger.notices)},
         "strategy": facts["strategy"],
         "on_failure": facts["on_failure"],
         "total": facts["steps"],

@@ -8,6 +8,7 @@ from time import time
 from typing import Any
 
 from actorgrid.actors.cluster.messages import AcceptJobs, GetJob, ListJobs, RequestCancel, Why
+from actorgrid.actors.gateway.job_notices import check_targets, notices_shown, with_defaults
 from actorgrid.actors.gateway.job_requests import job_checks, job_record
 from actorgrid.actors.gateway.schemas.answers import (
     Accepted,
@@ -39,10 +40,12 @@ from actorgrid.errors import (
     QueueFull,
     QuotaExceeded,
     RequestTooLarge,
+    TargetNotAllowed,
     TooManyGpus,
     UnknownGpuModel,
     UnknownJob,
     UnknownPolicy,
+    UnknownTarget,
     WrongState,
 )
 from actorgrid.labels import labels_of
@@ -62,6 +65,8 @@ ADMISSION = (
     UnknownJob,
     QueueFull,
     DiskFull,
+    UnknownTarget,
+    TargetNotAllowed,
 )
 
 CANCELLED_MAX = 1_000
@@ -113,6 +118,11 @@ async def recorded(call: RequestContext, requests: list[TaskRequest]) -> tuple[J
         together = {request.task_id for request in requests}
         await check_jobs(call, (name for request in requests for name in request.depends_on if name not in together))
     settings = call.app.settings
+    requests = [
+        request.model_copy(update=with_defaults(call.app, request.notify, request.notify_on)) for request in requests
+    ]
+    if targets := list(dict.fromkeys(target for request in requests for target in request.notify)):
+        await call.app.in_pool(lambda: check_targets(call.app, targets))
     contents = [content for request in requests for content in (request.payload, request.stdin) if content is not None]
     wanted = sum(len(content) for content in contents)
     store = call.app.blobs
@@ -185,7 +195,11 @@ async def get_jobs(call: RequestContext) -> Any:
     )
     answer = await call.ask("cluster_manager", wanted, ANSWER_S)
     hosts = call.app.ledger.hosts
-    return {**answer, "jobs": marked(answer["jobs"], known, hosts), "last_known": last_known(known)}
+    return {
+        **answer,
+        "jobs": marked(answer["jobs"], known, hosts, call.app.ledger.notices),
+        "last_known": last_known(known),
+    }
 
 
 def _labels(text: str) -> dict[str, str]:
@@ -228,7 +242,7 @@ async def get_job(call: RequestContext) -> Any:
     await check_job(call, call.part("job_id"))
     job = await call.ask("cluster_manager", GetJob(call.part("job_id"), wait_s, call.seen), wait_s + ANSWER_S)
     known = await cluster_known(call, fresh=False) if job["state"] in ON_A_HOST else None
-    return marked([job], known, call.app.ledger.hosts)[0]
+    return marked([job], known, call.app.ledger.hosts, call.app.ledger.notices)[0]
 
 
 @ROUTES.add("POST", "/api/jobs/{job_id}/cancel", Job, "jobs", errors=(UnknownJob,))
@@ -238,7 +252,8 @@ async def cancel_job(call: RequestContext) -> Any:
     A final one stays as it is.
     """
     await check_job(call, call.part("job_id"))
-    return await call.ask("cluster_manager", RequestCancel(call.part("job_id"), by="http"), COMMIT_TIMEOUT_S)
+    job = await call.ask("cluster_manager", RequestCancel(call.part("job_id"), by="http"), COMMIT_TIMEOUT_S)
+    return {**job, **notices_shown(job, call.app.ledger.notices)}
 
 
 @ROUTES.add("POST", "/api/jobs/{job_id}/edit", JobEdited, "jobs", request=EditRequest, errors=(UnknownJob, WrongState))

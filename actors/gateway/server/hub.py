@@ -13,6 +13,7 @@ from actorgrid.actors.ledger.messages import Applied
 from actorgrid.actors.ledger.record_types import JobRecord, LockRecord
 from actorgrid.actors.replication.messages import ChangesLost, StateChanged
 from actorgrid.errors import Overloaded
+from actorgrid.notification_words import shown_target
 
 from .codec import encode_json
 
@@ -136,6 +137,10 @@ def view_change(kind: str, identity: str, record: Any) -> dict[str, Any]:
         shown |= {"state": f"broken by {record['by']}", **record}
     elif kind == "setting":
         shown |= {"state": "unset" if record is None else "set", "value": record}
+    elif kind == "notice" and isinstance(record, dict):
+        state = "waiting" if record["failed_at"] is None else "failed"
+        shown |= {"state": state, "job_id": record["job_id"], "event": record["event"]}
+        shown |= {"target": shown_target(record["target"]), "failure": record["failure"]}
     elif record is None:
         shown["state"] = "released" if kind == "allocation" else "gone"
     else:

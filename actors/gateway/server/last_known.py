@@ -10,6 +10,8 @@ from time import time
 from typing import Any
 
 from actorgrid.actors.cluster.messages import ClusterHealthReport, HealthReport
+from actorgrid.actors.gateway.job_notices import notices_shown
+from actorgrid.actors.ledger.notice_records import NoticeRecord
 from actorgrid.actors.ledger.record_types import NO_HOST, HostRecord, JobRecord
 from actorgrid.amounts import duration
 from actorgrid.errors import ActorGridError
@@ -62,12 +64,17 @@ def presence(known: Plain | None, host_id: str) -> str:
     return str(known["hosts"][host_id]["presence"])
 
 
-def marked(jobs: Iterable[JobRecord], known: Plain | None, names: Mapping[str, HostRecord]) -> list[Plain]:
+def marked(
+    jobs: Iterable[JobRecord],
+    known: Plain | None,
+    names: Mapping[str, HostRecord],
+    notices: Mapping[str, NoticeRecord],
+) -> list[Plain]:
     """*jobs*, with why they are ``unconfirmed`` where they are placed or run on a host that is not there.
 
-    *names*: records of hosts.
+    *names*: records of hosts. *notices*: what jobs are still to tell, or could not.
     """
-    return [{**job, "unconfirmed": _unconfirmed(job, known, names)} for job in jobs]
+    return [{**job, **notices_shown(job, notices), "unconfirmed": _unconfirmed(job, known, names)} for job in jobs]
 
 
 def _unconfirmed(job: JobRecord, known: Plain | None, names: Mapping[str, HostRecord]) -> str | None:

@@ -63,6 +63,7 @@ from .membership import (
     MarkUnreachable,
     RotateGossipKey,
 )
+from .notices import NOTICES_SINCE, ClearNotices, SettleNotices
 from .recovery import BeginRecovery, EndRecovery, SetMaintenance
 from .schedules import (
     SCHEDULES_SINCE,
@@ -93,6 +94,7 @@ __all__ = [
     "GRAPHS_SINCE",
     "LIMITS_SINCE",
     "MEMBERSHIP_SINCE",
+    "NOTICES_SINCE",
     "RETIREMENT_SINCE",
     "SCHEDULES_SINCE",
     "AcquireLock",
@@ -103,6 +105,7 @@ __all__ = [
     "BreakLock",
     "CancelJob",
     "ChangeMember",
+    "ClearNotices",
     "CompareDigest",
     "ConfirmHost",
     "CreateApiKey",
@@ -148,6 +151,7 @@ __all__ = [
     "SetMaintenance",
     "SetQuota",
     "SetSetting",
+    "SettleNotices",
     "StartAttempt",
     "SubmitGraph",
     "SubmitJobs",

@@ -1,10 +1,10 @@
 """Commands of the ledger about graphs of steps: taken, led on, ended, begun again."""
 
-from typing import Annotated
+from typing import Annotated, cast
 
 from actorgrid.errors import ErrorRecord
 
-from ..command import Command, Proposer, verb
+from ..command import Command, Proposer, verb, version_of
 from ..field_checks import ABSENT, Absent, JobId, Plain, Since, Text, Truth, WaitingBytes, Whole, is_table
 from ..graph_checks import (
     CachedSteps,
@@ -19,6 +19,8 @@ from ..graph_checks import (
     check_release,
     check_settled,
 )
+from ..record_checks import job_version
+from ..record_types import JobRecord
 
 GRAPHS_SINCE = 8
 """The version from which there are graphs."""
@@ -36,6 +38,12 @@ class SubmitGraph(Command):
     waiting_bytes: WaitingBytes | Absent = ABSENT
     cache: Annotated[Truth, Since(CACHE_SINCE)] | Absent = ABSENT
     grows: Annotated[Truth, Since(CACHE_SINCE)] | Absent = ABSENT
+
+    @property
+    def format_version(self) -> int:
+        """The lowest ledger version that knows this command with these fields, those of its graph included."""
+        names = (name for name in ("cache", "grows") if getattr(self, name) is not ABSENT)
+        return max(version_of(SubmitGraph, names), job_version(cast("JobRecord", self.graph)))
 
     @classmethod
     def check(cls, plain: Plain) -> None:

@@ -55,6 +55,8 @@ class Jobs:
         """Graphs that have ended, which are kept as long as their steps are."""
         self.when_ended: list[Callable[[JobRecord, float], None]] = []
         """Each is told of every job that has ended, and when."""
+        self.when_moved: list[Callable[[str, JobRecord], None]] = []
+        """Each is told of every job that has gone from one state into another: that before, and its record."""
 
     @property
     def live_count(self) -> int:
@@ -134,6 +136,9 @@ class Jobs:
         job = cast("JobRecord", {**before, **fields, "state": state})
         self.records[job_id] = job
         self._changed(job_id, job, state)
+        if before["state"] != state:
+            for told in self.when_moved:
+                told(before["state"], job)
         return job
 
     def finish(self, job_id: str, state: str, error: ErrorRecord | None, at: float, **fields: Any) -> JobRecord:
