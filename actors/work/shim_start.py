@@ -10,6 +10,8 @@ from pathlib import Path
 import msgpack
 from setproctitle import setproctitle
 
+from actorgrid.transports.stack_room import with_stack_room
+
 from .attempt_dir import AttemptDir
 from .containment import Containment
 from .function_shim import FunctionShim
@@ -53,7 +55,8 @@ def run_shim(folder: str, ready: int, deadline: float, containment: Containment)
     os.write(ready, msgpack.packb(os.getpid()))
     os.close(ready)
     kind = FunctionShim if spec["kind"] == "functions" else Shim
-    kind(directory, spec, listener, deadline, containment, channels).run(worker_body, inherited)
+    shim = kind(directory, spec, listener, deadline, containment, channels)
+    with_stack_room(shim.run, worker_body, inherited)
     for name in sockets:
         try:
             os.unlink(name)

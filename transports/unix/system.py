@@ -36,6 +36,7 @@ from thespian.system.utilis import thesplog_control
 
 from actorgrid.errors import PeerGone, StartFailed
 
+from ..stack_room import with_stack_room
 from .thespian import PARCEL, PICKLE, Parcel, UnixEndpoint, UnixTransport, address_of, name_of, set_boot
 
 START_S = 60.0
@@ -346,7 +347,7 @@ def _run_actor(
     transport.scheduleTransmit(None, connected.addCallback(onFailure=actorStartupFailed))
     signal.signal(signal.SIGTERM, lambda _number, _frame: transport.interrupt_wait(signal_shutdown=True))
     try:
-        manager.run()
+        with_stack_room(manager.run)
     finally:
         transport.close()
 
@@ -364,7 +365,7 @@ def _run_admin(
     transport.scheduleTransmit(None, TransmitIntent(starter, EndpointConnected(0)))
     admin._activate()
     try:
-        admin.run()
+        with_stack_room(admin.run)
     finally:
         transport.close()
 

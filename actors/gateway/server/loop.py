@@ -19,6 +19,7 @@ from aiohttp.web_request import BaseRequest
 
 from actorgrid.actors.security.token_rate_limit import network_of
 from actorgrid.errors import BadRequest, Overloaded
+from actorgrid.transports.stack_room import with_stack_room
 
 from .application import SECURITY_HEADERS, GatewayApp
 from .bridge import Bridge
@@ -175,7 +176,7 @@ class LoopThread(threading.Thread):
         """The thread's outermost loop."""
         try:
             with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-                runner.run(self._serve())
+                with_stack_room(runner.run, self._serve())
         except BaseException as error:  # noqa: BLE001 - told to the server, which lets the process crash
             death = error
             self._bridge.post(lambda: self._on_death(death))
