@@ -328,7 +328,7 @@ class HostAttempts:
             await self._report(attempt, facts)
         del self.live[attempt_id]
         if facts is not None:
-            self._credentials.remove(attempt.directory.credential_file)
+            self._credentials.forget(attempt.directory.credential_file)
             # Only now that the ledger knows: what has the mark is not reported again by the next start.
             attempt.directory.mark_reported()
             self.on_reported(attempt.directory)

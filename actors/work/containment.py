@@ -266,7 +266,10 @@ def read_record(folder: Path) -> dict[str, Any] | None:
         record = msgpack.unpackb(read_whole(folder, RECORD, MAX_RECORD_BYTES) or b"")
     except (OSError, NotARegularFile, ValueError, msgpack.UnpackException):
         return None
-    return record if isinstance(record, dict) else None
+    if not isinstance(record, dict):
+        return None
+    # That of a call is its worker's, by another name: what carries the call's own marks is to be ended.
+    return record | {MARK_ATTEMPT: folder.name}
 
 
 def enclosure_of(record: dict[str, Any]) -> Enclosure | None:

@@ -41,6 +41,10 @@ class CredentialFiles:
         if not write_file(path, self._url, text):
             self._server.log.warning("%s has no credential: its file cannot be written", allocation["allocation_id"])
 
+    def forget(self, path: Path) -> None:
+        """Write the file anew no more: its work is over, and whoever calls removes it."""
+        self._files.pop(path, None)
+
     def remove(self, path: Path) -> None:
         """Forget work that is over; its credential opens nothing any more."""
         self._files.pop(path, None)

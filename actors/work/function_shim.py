@@ -30,10 +30,10 @@ from actorgrid.errors import NotARegularFile
 from actorgrid.transports.frames import encode_frame
 
 from .attempt_dir import AttemptDir
-from .containment import Containment, write_record
+from .containment import RECORD, Containment, write_record
 from .linux import boot_seconds
-from .output import times_of
-from .process_state import ProcessState, reset_peak, state_and_use
+from .output import OpenFile, times_of
+from .process_state import ProcessState, ProcessUse, reset_peak, state_and_use
 from .process_tree import descendants
 from .shim import Shim
 from .shim_channels import OpenWork
@@ -42,6 +42,7 @@ from .work_records import ServedCallSpec, WorkSpec, WorkStatus, call_of
 from .worker_process import worker_draft
 
 MODULES_MAX = 256
+STREAMS = ("stdout", "stderr")
 GROWN_BYTES_MAX = 256 * 2**20
 """A process that keeps so much more memory than at its start serves no other call: nothing is granted for it."""
 
@@ -74,6 +75,7 @@ class FunctionShim(Shim):
         self._began: ProcessState | None = None
         self._rss_at_start = 0
         self._cpu_before_s = 0.0  # of the calls before
+        self._just_seen: ProcessUse | None = None
         self._modules: dict[str, tuple[int, int]] = {}
         self._kept_by_agent = False
         self._leaving = False
@@ -111,23 +113,18 @@ class FunctionShim(Shim):
         if spec is None or spec.get("kind") != "function" or spec.get("served_by") != self._dir.attempt_id:
             return "it is no attempt for this worker"
         try:
-            names = (directory.stdout.name, directory.stderr.name)
-            files = [open_to_write(directory.path, name, os.O_APPEND) for name in names]
-        except (OSError, NotARegularFile) as error:
-            return f"its output cannot be written: {error}"
-        lock = directory.take()
+            lock = directory.take()
+        except OSError as error:
+            return f"it cannot be begun: {error}"
         if lock is None:
-            for file in files:
-                os.close(file)
             return "it has been begun before"
         self._call = _Call(directory, spec, lock, time.time())
         self._served += 1
         self._oom_kills.begin()
         self._renew(deadline)
-        for stream, file, times in zip(self._streams, files, times_of(directory), strict=True):
-            stream.redirect(file, spec["max_output_bytes"], times)
-        with suppress(OSError, NotARegularFile):  # on a full disk, there are its marks
-            write_record(directory.path, self._tag, self._enclosure)
+        for stream, name, times in zip(self._streams, STREAMS, times_of(directory), strict=True):
+            stream.redirect(_opened_later(directory, name), spec["max_output_bytes"], times)
+        self._leave_record(directory)
         self._spec["grace_s"] = spec["grace_s"]
         if spec["timeout_s"] is not None:
             self._timeout_at = time.monotonic() + spec["timeout_s"]
@@ -137,6 +134,14 @@ class FunctionShim(Shim):
         if not self._worker.tell(encode_frame(["call", call])):
             self._stop("stopped", 0.0)
         return ""
+
+    def _leave_record(self, directory: AttemptDir) -> None:
+        """Leave word of what is to be ended should we be killed: where the worker is kept, all that it serves is."""
+        with suppress(OSError, NotARegularFile):  # on a full disk, there are its marks
+            try:
+                os.link(self._dir.path / RECORD, directory.path / RECORD, follow_symlinks=False)
+            except OSError:
+                write_record(directory.path, self._tag, self._enclosure)
 
     def _why_not(self, deadline: float) -> str:
         """Why no call is taken now; empty when one is."""
@@ -217,6 +222,7 @@ class FunctionShim(Shim):
             return False
         if found[1].rss_bytes > self._rss_at_start + GROWN_BYTES_MAX:
             return False
+        self._just_seen = found[1]
         own = {self._child, self._init.pid if self._init is not None else 0}
         return not {*self._enclosure.members(), *descendants(os.getpid())} - own
 
@@ -234,7 +240,7 @@ class FunctionShim(Shim):
 
     def _let_go(self) -> None:
         """Have the worker end, by itself if it can; the call's status comes when nothing of it lives."""
-        self._leaving = True
+        self._leaving, self._just_seen = True, None
         if self._worker is None or not self._worker.tell(encode_frame(["leave"])):
             self._terminate(0.0)
 
@@ -243,8 +249,8 @@ class FunctionShim(Shim):
         if self._channels is not None:
             self._channels.close_all()
         self._call = None
-        for stream, path in zip(self._streams, (self._dir.stdout, self._dir.stderr), strict=True):
-            stream.redirect(open_to_write(self._dir.path, path.name, os.O_APPEND), self._spec["max_output_bytes"])
+        for stream, name in zip(self._streams, STREAMS, strict=True):
+            stream.redirect(_opened_later(self._dir, name), self._spec["max_output_bytes"])
         self._agents.shut_out(call.spec["token"])
         # Before it is told: who hears of its end finds nobody who holds it any more.
         os.close(call.lock)
@@ -261,8 +267,11 @@ class FunctionShim(Shim):
         super()._finish()
 
     def _use(self) -> tuple[int, float]:
-        found = state_and_use(self._child) if self._status is None else None
-        most, cpu_s = super()._use() if found is None else (found[1].max_rss_bytes, found[1].cpu_s)
+        seen, self._just_seen = self._just_seen, None
+        if seen is None and self._status is None:
+            found = state_and_use(self._child)
+            seen = None if found is None else found[1]
+        most, cpu_s = super()._use() if seen is None else (seen.max_rss_bytes, seen.cpu_s)
         before_s, self._cpu_before_s = self._cpu_before_s, cpu_s
         return most, max(0.0, cpu_s - before_s)
 
@@ -275,6 +284,10 @@ class FunctionShim(Shim):
         if token == self._spec["token"]:
             self._kept_by_agent = False
             self._leave_when_idle()
+
+
+def _opened_later(directory: AttemptDir, name: str) -> OpenFile:
+    return lambda: open_to_write(directory.path, name, os.O_APPEND)
 
 
 def _facts_of(path: str) -> tuple[int, int] | None:

@@ -7,6 +7,7 @@ import os
 import signal
 import time
 from collections.abc import Iterable
+from functools import cache
 
 from actorgrid.errors import HostError
 
@@ -140,6 +141,7 @@ class BootTimer:
         os.close(self.fd)
 
 
+@cache
 def boot_id() -> str:
     """The id of this boot of the machine."""
     with open("/proc/sys/kernel/random/boot_id", encoding="ascii") as file:

@@ -7,8 +7,13 @@ import os
 import time
 from collections.abc import Callable
 
+from actorgrid.errors import NotARegularFile
+
 from .attempt_dir import AttemptDir
 from .output_times import OutputTimes
+
+OpenFile = Callable[[], int]
+"""Opens a file to append to, and gives its descriptor. Raises NotARegularFile, OSError."""
 
 READ_BYTES = 64 * 1024
 FULL_DISK_RETRY_S = 0.5
@@ -17,14 +22,15 @@ FULL_DISK_RETRY_S = 0.5
 class OutputStream:
     """A pipe and its bounded file, by descriptors that are closed here. ``dropped`` counts what was not kept.
 
-    The pipe may be our end of a terminal. *times* notes when what came; ``None``: nobody does. *heard* gets all that
+    A *file* may be what opens it, when there is something to write: most calls print nothing. What it cannot open
+    (NotARegularFile) drops all. The pipe may be our end of a terminal. *times* notes when what came; ``None``: nobody does. *heard* gets all that
     came, also what is not kept.
     """
 
     def __init__(
         self,
         pipe: int,
-        file: int,
+        file: int | OpenFile,
         max_bytes: int,
         times: OutputTimes | None = None,
         heard: Callable[[bytes], None] = lambda _data: None,
@@ -88,7 +94,7 @@ class OutputStream:
             self.pipe = None
         return data
 
-    def redirect(self, file: int, max_bytes: int, times: OutputTimes | None = None) -> None:
+    def redirect(self, file: int | OpenFile, max_bytes: int, times: OutputTimes | None = None) -> None:
         """Write to another *file* from here on, with a count and *times* of its own; the one before is closed, and what
         could not be written to it is gone."""
         self._close_files()
@@ -99,13 +105,20 @@ class OutputStream:
         if self._pending and self._times is not None:
             self._times.note(self._written, time.time())
         while self._pending:
+            opens = not isinstance(self._file, int)
             try:
-                written = os.write(self._file, self._pending)
+                file = self._file = self._file if isinstance(self._file, int) else self._file()
+                written = os.write(file, self._pending)
                 self._pending = self._pending[written:]
                 self._written += written
-            except OSError as error:
-                if error.errno not in (errno.ENOSPC, errno.EDQUOT, errno.EIO):
-                    raise
+            except (OSError, NotARegularFile) as error:
+                if not isinstance(error, OSError) or error.errno not in (errno.ENOSPC, errno.EDQUOT, errno.EIO):
+                    if not opens:
+                        raise
+                    # The work itself has put something else there, or moved its folder away.
+                    self.dropped += len(self._pending)
+                    self._pending, self._room = b"", 0
+                    return True
                 self.blocked_until = now + FULL_DISK_RETRY_S  # not reading on is the back-pressure
                 return False
         self.blocked_until = 0.0
@@ -120,7 +133,8 @@ class OutputStream:
         self._close_files()
 
     def _close_files(self) -> None:
-        os.close(self._file)
+        if isinstance(self._file, int):
+            os.close(self._file)
         if self._times is not None:
             self._times.close()
 
