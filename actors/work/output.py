@@ -23,8 +23,8 @@ class OutputStream:
     """A pipe and its bounded file, by descriptors that are closed here. ``dropped`` counts what was not kept.
 
     A *file* may be what opens it, when there is something to write: most calls print nothing. What it cannot open
-    (NotARegularFile) drops all. The pipe may be our end of a terminal. *times* notes when what came; ``None``: nobody does. *heard* gets all that
-    came, also what is not kept.
+    (NotARegularFile) drops all. The pipe may be our end of a terminal. *times* notes when what came; ``None``: nobody
+    does. *heard* gets all that came, also what is not kept.
     """
 
     def __init__(

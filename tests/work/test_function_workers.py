@@ -320,3 +320,14 @@ def test_a_process_serves_no_more_calls_than_it_may(make_rig: Any, user: str) ->
     assert pids[0] == pids[1] != pids[2] == pids[3]
     rig.context.settings.work.calls_per_process = 1
     assert served(rig, user) != served(rig, user)
+
+
+def test_a_call_that_prints_nothing_leaves_six_files_in_its_folder(shared: Rig, user: str) -> None:
+    first, second = served(shared, user), ran(shared, user)
+    directory = shared.dir(f"{second}.1")
+    assert value_of(shared, f"{second}.1") == first
+    inodes = {path.stat().st_ino: path.name for path in directory.path.iterdir()}
+    names = {path.name for path in directory.path.iterdir()}
+    assert names == {"lock", "started", "spec.msgpack", "status.msgpack", "result.bin", "reported"}
+    assert len(inodes) == 5, "the mark that it has begun is the lock, by another name"
+    assert directory.read_output("stdout") == directory.read_output("stderr") == b""
