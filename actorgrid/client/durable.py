@@ -1,11 +1,12 @@
 """Durable submits: functions as jobs. Batched on the way in, one event stream for all of them on the way out.
 
 Four kinds of thread for any number of jobs: one sends batches, one follows the host's events, up to four fetch results
-(at once, because a host keeps only its latest results).
+(at once, because a host keeps only its latest results; of those that ended together, together).
 """
 
 from __future__ import annotations
 
+import base64
 import json
 import queue
 import threading
@@ -45,6 +46,8 @@ MAX_UNSENT = 10_000
 MAX_FETCHERS = 4
 FULL_PATIENCE_S = 60.0
 SWEEP_JOBS = 50
+FETCHED_MAX = 64
+"""Results that are asked for together; a host gives at most so many."""
 
 
 class DurableJobs:
@@ -64,6 +67,7 @@ class DurableJobs:
         self._stop = threading.Event()
         self._threads: list[threading.Thread] = []
         self._last_index = 0
+        self._gives_together = True
 
     def submit(
         self, fn: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], options: TaskOptions
@@ -282,20 +286,52 @@ class DurableJobs:
 
     def _fetch(self) -> None:
         while (ended := self._ended.get()) is not None:
-            job_id, state = ended
-            with self._lock:
-                future = self._outstanding.pop(job_id, None)
-            if future is None:
-                continue
-            if state == "cancelled":
-                future._cancelled()
-                continue
+            wanted: dict[str, JobFuture[Any]] = {}
+            for job_id, state in self._with_those_behind(ended):
+                with self._lock:
+                    future = self._outstanding.pop(job_id, None)
+                if future is not None and state == "cancelled":
+                    future._cancelled()
+                elif future is not None:
+                    wanted[job_id] = future
+            found = self._results_of(list(wanted)) if len(wanted) > 1 else {}
+            for job_id, future in wanted.items():
+                try:
+                    data = found.get(job_id) or self._http.get(f"/api/jobs/{segment(job_id)}/result")
+                except ActorGridError as error:
+                    future.set_exception(error)
+                else:
+                    future.settle(value_of_result if isinstance(data, bytes) else _not_bytes, data, _fails(data))
+
+    def _with_those_behind(self, first: tuple[str, str]) -> list[tuple[str, str]]:
+        """The job, and those that have ended by now as well, as many as one request may ask for."""
+        ended = [first]
+        while len(ended) < FETCHED_MAX:
             try:
-                data = self._http.get(f"/api/jobs/{segment(job_id)}/result")
-            except ActorGridError as error:
-                future.set_exception(error)
-            else:
-                future.settle(value_of_result if isinstance(data, bytes) else _not_bytes, data, _fails(data))
+                more = self._ended.get_nowait()
+            except queue.Empty:
+                break
+            if more is None:
+                self._ended.put(None)  # it is for us as well, when these are told
+                break
+            ended.append(more)
+        return ended
+
+    def _results_of(self, job_ids: list[str]) -> dict[str, bytes]:
+        """The results that the host gives together; the others are to be asked for one by one, as are errors."""
+        if not self._gives_together:
+            return {}
+        try:
+            answer = self._http.post("/api/jobs/results", {"job_ids": job_ids}, repeat=True)
+            told = {each["job_id"]: each["result"] for each in answer["results"] if each["result"] is not None}
+            return {job_id: base64.b64decode(text) for job_id, text in told.items()}
+        except (BadRequest, NotFound):
+            self._gives_together = False  # a host of an earlier version
+            return {}
+        except ActorGridError:
+            return {}
+        except (KeyError, TypeError, ValueError):
+            return {}
 
 
 def value_of_result(data: bytes) -> Any:

@@ -32,7 +32,7 @@ from actorgrid.supervisors.server import handles
 
 from ..gpu.messages import CheckFeasible, Explain, Inventory, LatencyReport
 from ..jobs.schedule_runner import ScheduleRunner
-from ..ledger.client import LEADERLESS_S, LedgerClient, LedgerFollower
+from ..ledger.client import LEADERLESS_S, LedgerClient
 from ..ledger.command import Command
 from ..ledger.exec_limits import check_exec
 from ..ledger.messages import Applied, LedgerSnapshot, Query
@@ -69,6 +69,7 @@ from .messages import (
     Why,
 )
 from .planned_restart import PlannedRestart
+from .result_places import ResultFinder
 from .sites import hosts_by_site
 from .submissions import Submissions
 
@@ -86,7 +87,7 @@ WITHOUT_MIRROR = ("consensus", "distributed_state")
 """Servers that do not follow the ledger, and have to be told of settings; all others hear of them there."""
 
 
-class ClusterManager(LedgerFollower):
+class ClusterManager(ResultFinder):
     """The server that the gateway asks about jobs and settings; it holds no truth of its own."""
 
     name = "cluster_manager"

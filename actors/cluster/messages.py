@@ -77,6 +77,24 @@ class GetJob:
 
 
 @dataclass(frozen=True, slots=True)
+class FindResults:
+    """Where the results of these function jobs lie. Answer: {job_id: ResultPlace}, of those that are known here to have
+    ended, with an attempt; of others nothing."""
+
+    job_ids: tuple[str, ...]
+    seen: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class ResultPlace:
+    """Whose job it is, and the attempt that decided it, with its host."""
+
+    user_id: str
+    host: str
+    attempt_id: str
+
+
+@dataclass(frozen=True, slots=True)
 class ListJobs:
     """Answer: {"jobs": [records, newest first], "total": n, "next": id}. *before*: a time, or the ``next`` of the page
     before. *prefix*: what the ids begin with; *user*: only that one's; *steps*: those that run steps of graphs, too;

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import asyncio
+import base64
 import concurrent.futures
 import os
 import signal
@@ -10,6 +11,7 @@ import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -177,6 +179,43 @@ def test_a_refused_job_does_not_refuse_its_neighbours(client: Client) -> None:
 
 def test_many_durable_functions_come_back(client: Client) -> None:
     assert list(client.map(add, range(20), range(20), durable=True)) == [2 * n for n in range(20)]
+
+
+def test_results_that_are_small_are_given_together_and_are_those_that_are_given_alone(client: Client) -> None:
+    fine, empty = client.submit(add, 1, 2, durable=True), client.submit(print, durable=True)
+    bad, large = client.submit(fail_with, "gone", durable=True), client.submit(bytes, 40_000, durable=True)
+    command = client.run(["true"]).job_id
+    for future in (fine, empty, bad, large):
+        future.exception(60)
+    ids = [future.job_id for future in (fine, empty, bad, large)]  # type: ignore[attr-defined]
+    answer = client.http.post("/api/jobs/results", {"job_ids": [*ids, ids[0], command, "nobody"]})["results"]
+    told = {each["job_id"]: each["result"] for each in answer}
+    assert list(told) == [*ids, command, "nobody"]
+    alone = [base64.b64encode(client.http.get(f"/api/jobs/{name}/result")).decode() for name in ids[:3]]
+    assert [told[name] for name in ids[:3]] == alone
+    assert told[ids[3]] is told[command] is told["nobody"] is None
+    for wrong in ([], [f"j{number}" for number in range(65)]):
+        with pytest.raises(BadRequest):
+            client.http.post("/api/jobs/results", {"job_ids": wrong})
+
+
+def test_a_host_that_gives_results_one_by_one_gives_them_all(
+    cluster: LocalCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As one of an earlier version does: there is no such path at it."""
+    other, asked = Client(cluster.url, cluster.token), []
+    post = other.http.post
+
+    def of_before(path: str, *given: Any, **named: Any) -> Any:
+        if path == "/api/jobs/results":
+            asked.append(path)
+            return post("/api/jobs/results/none", *given, **named)
+        return post(path, *given, **named)
+
+    monkeypatch.setattr(other.http, "post", of_before)
+    with other:
+        assert list(other.map(add, range(150), range(150), durable=True, cpus=0.05)) == [2 * n for n in range(150)]
+    assert len(asked) <= 4, "each of its fetchers may have asked once before it is known"
 
 
 def test_a_waiting_job_is_cancelled_through_its_future(client: Client) -> None:

@@ -256,6 +256,11 @@ class ClusterManager(StandIn):
             raise UnknownJob(f"there is no job {job_id}", asked=job_id, hint="actorgrid ps")
         return self.jobs[job_id]
 
+    @handles(cluster.FindResults)
+    def find_results(self, request: cluster.FindResults) -> dict[str, cluster.ResultPlace]:
+        self.seen = request.seen
+        return {}
+
     @handles(cluster.GetJob)
     async def get(self, request: cluster.GetJob) -> dict[str, Any]:
         self.seen = request.seen

@@ -38,6 +38,7 @@ BODIES: dict[str, Any] = {
     "clear_notifications": {"job_id": "a"},
     "put_maintenance": {"for_s": 60, "reason": "fans"},
     "post_wait": {"job_ids": ["a"]},
+    "post_results": {"job_ids": ["a", "b"]},
     "cancel_jobs": {"labels": {"team": "vision"}},
     "post_edit": {"priority": 70, "max_execution_time_s": None},
     "post_acquire": {"owner": "me", "ttl_s": 5},

@@ -106,6 +106,8 @@ def test_work_of_one_user_sees_and_ends_nothing_of_another_and_changes_no_cluste
     ann, bob = (actorgrid.connect(client.url, keys[user]) for user in ("ann", "bob"))
     with ann, bob:
         of_bob = bob.submit_job(name="long", command=["sleep", "600"], user_id="bob", cpus=0.1)["job_id"]
+        secret = bob.submit(lambda: "bob's", durable=True)
+        assert secret.result(60) == "bob's"
         out = tmp_path / "credential"
         # As the client does: the file may be there before the agent knows where its door is.
         told = 'until grep -q \'"url": *"http\' $ACTORGRID_CREDENTIAL_FILE; do sleep 0.05; done'
@@ -120,6 +122,7 @@ def test_work_of_one_user_sees_and_ends_nothing_of_another_and_changes_no_cluste
                 lambda: spy.cancel(of_bob),
                 lambda: spy.why(of_bob),
                 lambda: list(spy.logs(of_bob)),
+                lambda: spy.http.post("/api/jobs/results", {"job_ids": [secret.job_id]}),  # type: ignore[attr-defined]
                 lambda: spy.submit_job(name="after", command=["true"], depends_on=[of_bob]),
                 lambda: spy.set_config("work.kill_grace_s", 1),
                 lambda: spy.http.post("/api/keys", {"user_id": "ann"}),

@@ -9,6 +9,8 @@ from actorgrid.models import AnswerBody, JobId, Labels, RequestBody
 
 WAITED_MAX = 1_000
 """Jobs that one request waits for."""
+RESULTS_MAX = 64
+"""Jobs whose results one answer has."""
 
 
 class EditRequest(RequestBody):
@@ -66,6 +68,25 @@ class JobsWaitRequest(RequestBody):
     job_ids: list[JobId] = Field(min_length=1, max_length=WAITED_MAX)
     any: bool = Field(default=False, description="until one of them has ended; else until all have")
     wait_s: float = Field(default=0.0, ge=0, le=600, allow_inf_nan=False)
+
+
+class ResultsRequest(RequestBody):
+    """Whose results to give."""
+
+    job_ids: list[JobId] = Field(min_length=1, max_length=RESULTS_MAX)
+
+
+class ResultOfJob(AnswerBody):
+    """The result file of a job; ``None`` where it has to be asked for by itself, which says why where there is none."""
+
+    job_id: str
+    result: bytes | None = Field(description="base64 in JSON")
+
+
+class ResultsAnswer(AnswerBody):
+    """In the order they were asked for."""
+
+    results: list[ResultOfJob]
 
 
 class CancelRequest(RequestBody):

@@ -45,6 +45,7 @@ WORK_MAY = frozenset(
         ("GET", "/api/jobs"),
         ("GET", "/api/jobs/{job_id}"),
         ("POST", "/api/jobs/wait"),
+        ("POST", "/api/jobs/results"),
         ("POST", "/api/jobs/cancel"),
         ("POST", "/api/jobs/{job_id}/cancel"),
         ("POST", "/api/jobs/{job_id}/retry"),
