@@ -388,6 +388,21 @@ class Superseded(AnswerBody):
     at: float
 
 
+class AttemptUsage(AnswerBody):
+    """What an attempt, or a member of a gang, used of its devices, as its host measured it; null is not known."""
+
+    held_s: float
+    gpu_s: float = Field(description="GPU-seconds: a second of half a device is half of one")
+    models: dict[str, float] = Field(default={}, description="the same by the devices' model")
+    memory_mib_s: float | None = None
+    memory_high_mib: int | None = Field(default=None, description="the most memory of one device")
+    energy_j: float | None = None
+    energy_estimated_s: float = Field(default=0.0, description="device-seconds of it known by power, not by a counter")
+    unsampled_s: float = Field(default=0.0, description="seconds that no sample covers")
+    simulated: bool = False
+    unsupported: dict[str, str] = Field(default={}, description="why there is no memory or energy")
+
+
 class Member(AnswerBody):
     """One member of a gang's attempt, by its rank from 0: where it is, and how it goes."""
 
@@ -405,6 +420,7 @@ class Member(AnswerBody):
     error: dict[str, Any] | None = None
     max_rss_bytes: int | None = None
     cpu_s: float | None = None
+    usage: AttemptUsage | None = None
 
 
 class Rendezvous(AnswerBody):
@@ -437,6 +453,7 @@ class Attempt(AnswerBody):
     placement_latency_us: float | None = None
     max_rss_bytes: int | None = None
     cpu_s: float | None = None
+    usage: AttemptUsage | None = Field(default=None, description="of a gang, its members have it")
     members: list[Member] = Field(default=[], description="of a gang, by rank")
     rendezvous: Rendezvous | None = None
 

@@ -18,6 +18,7 @@ DATA_DIR/                 0700, one host, one agent at a time
   workers/WORKER_ID/      the same for a pool worker
   environments/           0700: Python environments of work, by the SHA-256 of their specs (see
                           actors/work/built_environments.py)
+  usage/                  what work used, and uses (see actors/work/usage_keeper.py)
   working_dirs/           0700: working directories that came with work, by SHA-256 (see actors/work/working_dirs.py)
 RUNTIME_DIR/              0700, sockets only (an AF_UNIX path holds 107 bytes)
   boot-BOOT_ID/           actor sockets of one boot
@@ -168,6 +169,11 @@ class HostPaths:
         return self.data_dir / "objects"
 
     @property
+    def usage_dir(self) -> Path:
+        """What work of this host has used."""
+        return self.data_dir / "usage"
+
+    @property
     def work_sockets_dir(self) -> Path:
         """Sockets of shims and workers."""
         return self.runtime_dir / "work"
@@ -195,6 +201,7 @@ class HostPaths:
             self.workers_dir,
             self.working_dirs_dir,
             self.objects_dir,
+            self.usage_dir,
             self.runtime_dir,
             self.work_sockets_dir,
         ):

@@ -78,6 +78,7 @@ COMMANDS: dict[str, dict[str, tuple[str, str]]] = {
         "why": ("why:command", "Why a job waits or failed, or a host is as it is, and what to do."),
         "state": ("state:command", "Read and change the shared state, which all hosts of a cluster have."),
         "lock": ("lock:command", "Run a command under a lock; see who holds what."),
+        "usage": ("usage:command", "What work has used: GPU-seconds, device memory, energy, CPU."),
         "quota": ("quota:command", "Show quotas of users, change them."),
     },
     "More": {

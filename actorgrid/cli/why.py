@@ -12,6 +12,7 @@ from . import candidates
 from .call import CommandContext, host_command
 from .printing import say, visible
 from .show import aligned, coloured, folded, lined_up, say_folded, share, span, terminal_width
+from .used import used_by
 
 ESTIMATES = {
     "reservation": "its room is reserved",
@@ -62,6 +63,9 @@ def command(call: CommandContext, job_id: str, host: str | None) -> None:
         if section:
             say()
             say_folded("\n".join(INDENT + line for line in section))
+    if used := used_by(job):
+        say()
+        say_folded(INDENT + used)
     steps = answer.get("next_steps") or [answer.get("next_step") or "nothing to do"]
     say()
     say(INDENT + click.style("next step" if len(steps) == 1 else "next steps, any of", bold=True))

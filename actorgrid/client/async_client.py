@@ -75,6 +75,7 @@ class AsyncClient(Awaiting[Client], AsyncFunctionCalls):
     allocations = awaited(Client.allocations)
     leases = awaited(Client.leases)
     objects = awaited(Client.objects)
+    usage = awaited(Client.usage)
     cancel_lease = awaited(Client.cancel_lease)
     decisions = awaited(Client.decisions)
     performance = awaited(Client.performance)

@@ -64,6 +64,14 @@ class ClusterViewClient(HostHealthClient):
         hosts: list[dict[str, Any]] = self.http.get("/api/objects", limit=limit)["hosts"]
         return hosts
 
+    def usage(self, by: str = "user", *, since_s: float | None = None, user: str = "") -> dict[str, Any]:
+        """What work has held and used: rows by *by* (user, tenant, job, gpu, model, host, kind, label, label:KEY).
+
+        Of the last *since_s* seconds, or since the beginning; of one *user*, or of all. Raises BadRequest.
+        """
+        answer: dict[str, Any] = self.http.get("/api/usage", by=by, since_s=since_s, user=user or None, timeout_s=30.0)
+        return answer
+
     def leases(self) -> list[dict[str, Any]]:
         """Workers that sessions hold, of all clients: ``{"lease_id", "session_id", "user_id", "host", ...}``."""
         leases: list[dict[str, Any]] = self.http.get("/api/leases")["leases"]

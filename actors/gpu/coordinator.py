@@ -51,6 +51,7 @@ from .messages import (
     RecentDecisions,
 )
 from .proposals import AttemptPreemption, Grant, JobFailure, Termination
+from .usage_feed import UsageFeed
 
 IN_FLIGHT_MAX = 128
 """Grants and terminations proposed and not answered; the ledger client takes 256 proposals at once."""
@@ -85,6 +86,7 @@ class GPUCoordinator(LedgerFollower):
             self, self._ledger, self._core.records, self._health_changed, self._watch.take
         )
         self._idle = IdleWatch(self, self._ledger)
+        self._usage = UsageFeed(self, self._registration, self._watch)
         self._latency = LatencyWindow()
         self._decisions: deque[dict[str, Any]] = deque(maxlen=DECISIONS_KEPT)
         self._grants_total = 0
@@ -114,6 +116,7 @@ class GPUCoordinator(LedgerFollower):
             await self.sleep(self.host.settings.gpus.probe_interval_s)
             self._registration.take_sample()
             self._idle.take(self._registration.utilization())
+            self._usage.tell_simulated()
             self._core.mirror.set_unhealthy(self._unhealthy())
             self._core.mirror.set_scores(self._registration.sampling.scores())
             self._kick()

@@ -112,6 +112,16 @@ class HostRegistration:
             found[device.uuid] = self.inventory.readings(device, milli, memory_mib).utilization_percent
         return found
 
+    def simulated_readings(self) -> dict[str, Readings]:
+        """What each simulated device of this host would read now, by its UUID."""
+        allocated = self._records.allocated()
+        found = {}
+        for device in self.inventory.devices:
+            if device.source == "simulated":
+                milli, memory_mib, _ = allocated.get((self._server.host.host_id, device.index), (0, 0, []))
+                found[device.uuid] = self.inventory.readings(device, milli, memory_mib)
+        return found
+
     def now(self, device: Device, allocated_milli: int, allocated_mib: int) -> DeviceNow:
         """How *device*, one of this host's, is now, with that much of it given out."""
         health, facts = self.inventory.health_of(device), self.inventory.facts(device)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import asdict
 from typing import Any
 
@@ -23,6 +24,9 @@ class MemoryWatch:
     def __init__(self, server: Server, ledger: LedgerClient) -> None:
         self.users = DeviceUsers()
         self.ended_total = 0
+        self.on_looked: Callable[[dict[str, Readings], bool], None] = lambda _readings, _known: None
+        """Called with the devices of each sample once it is known whose processes are on them, and whether it is."""
+        self._fresh: set[str] = set()
         self._server = server
         self._ledger = ledger
         self._readings: dict[str, Readings] = {}
@@ -33,10 +37,13 @@ class MemoryWatch:
     def take(self, readings: dict[str, Readings]) -> None:
         """Look at the next sample of some devices. One that comes while the last is looked at is looked at after it."""
         self._readings.update(readings)
+        self._fresh.update(readings)
         if self._server.host.settings.gpus.memory_watch == "off":
+            self._looked(self._readings, known=False)
             return
         if not any(sample.processes for sample in self._readings.values()):
             self.users.take({}, {}, self._grants(), 0)
+            self._looked(self._readings, known=True)
             return
         self._again = True
         if not self._looking:
@@ -51,6 +58,7 @@ class MemoryWatch:
                 owners = await self._server.call("worker_manager", OwnersOf(pids_of(readings)), OWNERS_S)
                 slack_mib = int(self._server.host.settings.gpus.memory_slack) >> 20
                 self.users.take(readings, owners, self._grants(), slack_mib)
+                self._looked(readings, known=True)
                 self._tell_ungranted()
                 for overdraw in self.users.overdraws:
                     await self._act(overdraw)
@@ -58,6 +66,10 @@ class MemoryWatch:
             self._server.log.info("whose the processes on the devices are: %s", error)  # the next sample asks again
         finally:
             self._looking = False
+
+    def _looked(self, readings: dict[str, Readings], *, known: bool) -> None:
+        fresh, self._fresh = self._fresh, set()
+        self.on_looked({uuid: readings[uuid] for uuid in fresh if uuid in readings}, known)
 
     def _grants(self) -> list[MemoryGrant]:
         own = self._server.host.host_id

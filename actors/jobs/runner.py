@@ -49,9 +49,9 @@ from actorgrid.errors import (
     QuotaExceeded,
     UnsatisfiableCost,
 )
+from actorgrid.supervisors.background import Background
 from actorgrid.supervisors.server import Server
 
-from .background import Background
 from .cluster_capacity import bandwidth, capacities, hosts_up, live_claims, slots
 from .decisions import Advance, ClusterCapacity, Finish
 from .execution import GraphExecution
@@ -104,7 +104,7 @@ class GraphRunner:
         self._server = server
         self._ledger = ledger
         self._graphs: dict[str, _Graph] = {}
-        self._background = Background(server.runtime)
+        self._background = Background(server.runtime, "graphs")
         self._takes_s: dict[str, dict[str, float]] = {}  # by user, of functions by name
         self.advanced_total = 0
         self.released_total = 0

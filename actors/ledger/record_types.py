@@ -14,6 +14,7 @@ from actorgrid.errors import ErrorRecord
 
 from .graph_records import GraphFacts, StepOfRecord, StepResultRecord
 from .reachability import UnreachableRecord
+from .usage_records import UsageRecord
 
 
 class ResourcesRecord(TypedDict, total=False):
@@ -123,6 +124,8 @@ class GangMemberRecord(EndFacts):
     """Whether its end counts against the job's retries."""
     error: ErrorRecord | None
     """Why it did not succeed."""
+    usage: NotRequired[UsageRecord]
+    """What it used of its devices."""
 
 
 class AttemptRecord(EndFacts):
@@ -170,6 +173,8 @@ class AttemptRecord(EndFacts):
     """When it was heard that it had succeeded though it counted as lost."""
     results: NotRequired[list[StepResultRecord]]
     """Of steps of a graph: how each of them ended, in their order; those behind the last one were not begun."""
+    usage: NotRequired[UsageRecord]
+    """What it used of its devices; of a gang, each member has its own."""
 
 
 class JobRecord(TypedDict):

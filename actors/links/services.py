@@ -45,6 +45,7 @@ from ..work.messages import (
     FindWorker,
     LeaseOutput,
     ObjectStoreWanted,
+    ReadWorkUsage,
     ReportObjects,
     StartDelay,
     TellWorkerEnd,
@@ -63,6 +64,7 @@ ATTACH_S, DETACH_S = 30.0, 60.0
 FIND_S = 5.0
 SESSION_S, SESSION_LEASE_S = 12.0, 40.0
 WORKER_END_S = 8.0
+USAGE_S = 20.0
 END_MARGIN_S = 10.0
 LEAVE_STEP_S = 30.0
 REACHES_S = 2.0
@@ -105,6 +107,7 @@ class Services:
             "output_file": self._output_file,
             "lease_output": self._lease_output,
             "objects": self._objects,
+            "usage": self._usage,
             "restart": self._restart,
             "end_all_work": self._end_all_work,
             "leave_step": self._leave_step,
@@ -373,6 +376,11 @@ class Services:
         ask = ReportObjects(min(_count(fields, "limit"), OBJECTS_MAX))
         return await self._server.call("worker_manager", ask, WORKER_END_S)
 
+    async def _usage(self, _asker: str, fields: Fields) -> Any:
+        """Answer what work of this host used."""
+        ask = ReadWorkUsage(_text(fields, "by"), _number(fields, "since", most=1e12), _text(fields, "user_id"))
+        return await self._server.call("worker_manager", ask, USAGE_S)
+
     async def _worker_end(self, _asker: str, fields: Fields) -> Any:
         ask = TellWorkerEnd(_text(fields, "worker_id"), _text(fields, "lease_id"))
         return await self._server.call("worker_manager", ask, WORKER_END_S)
@@ -392,9 +400,9 @@ def _count(fields: Fields, name: str) -> int:
     return value
 
 
-def _number(fields: Fields, name: str) -> float:
+def _number(fields: Fields, name: str, most: float = 1e9) -> float:
     value = fields.get(name)
-    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < 1e9:
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < most:
         raise BadRequest(f"{name} is a number of seconds", asked=str(value)[:80])
     return float(value)
 

@@ -11,9 +11,9 @@ from pathlib import Path
 from random import Random
 from time import time
 
-from actorgrid.actors.jobs.background import Background
 from actorgrid.configs.notifications_section import NotificationsSection
 from actorgrid.errors import ActorGridError
+from actorgrid.supervisors.background import Background
 from actorgrid.supervisors.runtime import Timer
 from actorgrid.supervisors.server import Server
 

@@ -22,6 +22,7 @@ from actorgrid.actors.ledger.commands import EndAttempt, StartAttempt, TakeSucce
 from actorgrid.actors.ledger.commands.jobs import BEHIND_SINCE
 from actorgrid.actors.ledger.record_types import NO_JOB, AllocationRecord, JobRecord
 from actorgrid.actors.ledger.records import END_FACTS, isolation_of
+from actorgrid.actors.ledger.usage_records import UsageRecord
 from actorgrid.errors import (
     ActorGridError,
     DependencyFailed,
@@ -99,6 +100,7 @@ class HostAttempts:
         self._stopping = False
         self._left = False
         self.ledger_known = False  # set by the manager once our copy of the ledger is filled
+        self.usage_of: Callable[[str], UsageRecord | None] = lambda _id: None
         self.on_reported: Callable[[AttemptDir], None] = lambda _directory: None
 
     # -- what the manager tells us
@@ -559,6 +561,8 @@ class HostAttempts:
         backoff_s = self._server.host.settings.scheduling.retry_backoff_s
         delay_s = retry_delay_s(backoff_s, number or 1, attempt.directory.attempt_id)
         self.ended_total[facts["outcome"]] = self.ended_total.get(facts["outcome"], 0) + 1
+        if usage := self.usage_of(attempt.directory.attempt_id):
+            facts["usage"] = usage
         command = EndAttempt(attempt.directory.attempt_id, attempt.token, **facts)
         if self.standing and attempt.had_place:
             await self._gathered.together()

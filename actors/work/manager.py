@@ -48,6 +48,7 @@ from .messages import (
     AttachLease,
     ContainmentAsked,
     DetachLease,
+    DevicesSampled,
     EndAllWork,
     EndIdle,
     EndOverdrawn,
@@ -58,6 +59,7 @@ from .messages import (
     ListAttempts,
     ObjectStoreWanted,
     OwnersOf,
+    ReadWorkUsage,
     ReportObjects,
     StartDelay,
     TellWorkerEnd,
@@ -65,6 +67,7 @@ from .messages import (
 from .object_store import ObjectStoreProcess
 from .outcomes import idle_reason, overdrawn, overdrawn_reason, overheated, overheated_reason
 from .process_tree import owners_of, send
+from .usage_keeper import WRITE_S, UsageKeeper
 from .worker_end import WorkerEnding
 from .zygote_link import ZygoteLink
 
@@ -96,6 +99,8 @@ class WorkerManager(LedgerFollower):
         self._attempts = HostAttempts(self, self._ledger, self._zygote, self._renewer, self._credentials)
         self._leases = Leases(self, self._ledger, self._zygote, self._renewer, self._credentials)
         self._objects = ObjectStoreProcess(self, self._zygote)
+        self._usage = UsageKeeper(self, self._ledger)
+        self._attempts.usage_of = self._usage.usage_of
         self._follows = False
         self._killed_escaped = 0
         self._cached_results = CachedResults()
@@ -112,12 +117,14 @@ class WorkerManager(LedgerFollower):
         self._attempts.recover()
         self._leases.recover()
         self._objects.recover()
+        self._usage.recover()
         self._killed_escaped = len(self._kill_escaped())
         self.every(TICK_S, self._leases.tick)
         self.every(TICK_S, self._objects.tick)
         self.every(TICK_S, self._attempts.give_back_late)
         self.every(TICK_S, self._attempts.functions.tick)
         self.every(CLEAN_S, self._clean)
+        self.every(WRITE_S, self._usage.write)
         self._leases.tick()
         self.spawn(self._ledger.start())
         self.spawn(self._renewer.run())
@@ -148,6 +155,7 @@ class WorkerManager(LedgerFollower):
                 if not pids:
                     break
                 time.sleep(0.005)
+        self._usage.leave()
         self._attempts.leave()
         self._leases.leave()
         self._objects.leave()
@@ -179,6 +187,7 @@ class WorkerManager(LedgerFollower):
 
     def _on_snapshot(self, _snapshot: LedgerSnapshot) -> None:
         self._follows = self._attempts.ledger_known = self._leases.ledger_known = True
+        self._usage.follow()
         self._take_up_all()
         for attempt_id, attempt in list(self._attempts.live.items()):
             if attempt_id not in self._ledger.allocations and attempt.directory.read_started() is not None:
@@ -189,6 +198,7 @@ class WorkerManager(LedgerFollower):
         self._renewer.review()
 
     def _on_applied(self, message: Applied) -> None:
+        self._usage.applied(message)
         for kind, identity, record in message.changes:
             if kind == "allocation":
                 if record is None:
@@ -310,6 +320,14 @@ class WorkerManager(LedgerFollower):
         self._attempts.end_early(request.work_id, idle_reason(request.idle_s), self.host.settings.work.kill_grace_s)
         return True
 
+    @handles(DevicesSampled)
+    def _devices_sampled(self, message: DevicesSampled) -> None:
+        self._usage.sampled(message)
+
+    @handles(ReadWorkUsage)
+    async def _read_usage(self, request: ReadWorkUsage) -> dict[str, Any]:
+        return await self._usage.answer(request)
+
     @handles(StartDelay)
     def _start_delay(self, request: StartDelay) -> dict[str, Any]:
         return self._attempts.start_delay(request.attempt_id)
@@ -408,6 +426,7 @@ class WorkerManager(LedgerFollower):
         if age_s is not None:
             figures["lease_age_seconds"] = age_s
             figures["lease_age_max_seconds"] = self._renewer.age_max_s() or 0.0
+        figures["usage_ends_lost_total"] = float(self._usage.lost_total)
         figures["lease_lapses_total"] = float(self._renewer.lease.lapses)
         for outcome, count in self._attempts.ended_total.items():
             figures[f"attempts_ended_{outcome}_total"] = float(count)

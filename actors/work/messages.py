@@ -122,6 +122,42 @@ class EndIdle:
 
 
 @dataclass(frozen=True, slots=True)
+class DeviceUse:
+    """What a sample of a device shows that usage is counted by. What is ``None`` is not told, by ``no_...``."""
+
+    uuid: str
+    memory_used_mib: int | None
+    energy_millijoules: int | None
+    """The driver's counter."""
+    power_watts: float | None
+    lists_processes: bool
+    """Whether it is known which processes have memory on it."""
+    no_memory: str = ""
+    no_energy: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class DevicesSampled:
+    """Devices of this host were sampled. A cast. *by_work_mib*: what work has of them, by its id and the UUID."""
+
+    devices: tuple[DeviceUse, ...]
+    by_work_mib: dict[str, dict[str, int]]
+
+
+@dataclass(frozen=True, slots=True)
+class ReadWorkUsage:
+    """Ask what work of this host has held and used since *since*, seconds since the epoch.
+
+    Answer: {rows, kept_since}: rows as ``usage_rows`` has them, by the words of *by* (``usage_rows.GROUPS``).
+    """
+
+    by: str
+    since: float
+    user_id: str = ""
+    """Whose work; empty: all."""
+
+
+@dataclass(frozen=True, slots=True)
 class StartDelay:
     """Ask what an attempt that is placed here and has not begun waits for.
 

@@ -13,6 +13,8 @@ from typing import TYPE_CHECKING, Any, NotRequired, TypedDict, cast
 from actorgrid.container_words import ContainerWish, is_container
 from actorgrid.errors import ErrorRecord
 
+from ..ledger.usage_records import UsageRecord
+
 if TYPE_CHECKING:
     from actorgrid.actors.objects.records import StoreSpec  # not loaded: what it stands among is the store's
 
@@ -265,6 +267,8 @@ class AttemptEnd(TypedDict):
     """When it was started, where nothing told the ledger of that."""
     results: NotRequired[list[dict[str, Any]]]
     """Of steps of a graph: how each of them ended."""
+    usage: NotRequired[UsageRecord]
+    """What it used of its devices."""
 
 
 Check = Callable[[Any], bool]

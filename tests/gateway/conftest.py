@@ -41,7 +41,15 @@ from actorgrid.actors.replication.actor import DistributedState as RealDistribut
 from actorgrid.actors.replication.changes import ChangeLog, change_id, read_change_id
 from actorgrid.actors.security import messages as security
 from actorgrid.actors.security.host_material import store_material
-from actorgrid.actors.work.messages import DetachLease, FindChannel, LeaseOutput, ListAttempts, ReportObjects
+from actorgrid.actors.work.messages import (
+    DetachLease,
+    FindChannel,
+    LeaseOutput,
+    ListAttempts,
+    ReadWorkUsage,
+    ReportObjects,
+)
+from actorgrid.actors.work.usage_rows import empty_row
 from actorgrid.configs.paths import HostPaths
 from actorgrid.configs.schema import Settings
 from actorgrid.errors import ActorGridError, HostUnreachable, UnknownJob, UnknownKey, UnknownSession
@@ -599,6 +607,11 @@ class WorkerManager(StandIn):
     @handles(ReportObjects)
     def objects(self, _request: ReportObjects) -> dict[str, Any]:
         return {}
+
+    @handles(ReadWorkUsage)
+    def usage(self, request: ReadWorkUsage) -> dict[str, Any]:
+        key = request.user_id or request.by
+        return {"rows": [{**empty_row(key), "gpu_s": 2.0, "models": {"H100": 2.0}}, {"key": 3}], "kept_since": 5.0}
 
     @handles(LeaseOutput)
     def output(self, _request: LeaseOutput) -> dict[str, Any]:

@@ -49,6 +49,7 @@ from actorgrid.actors.gateway.routes import (
     state,
     tokens,
     trust,
+    usage,
     working_dirs,
 )
 from actorgrid.actors.host.children import CHILDREN, OF_A_CLUSTER
@@ -81,6 +82,7 @@ _SUBJECTS = (
     cluster,
     environments,
     objects,
+    usage,
     faults,
     hosts,
     quotas,

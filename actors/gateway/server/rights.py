@@ -30,6 +30,7 @@ WORK_MAY = frozenset(
         ("GET", "/api/performance"),
         ("GET", "/api/config"),
         ("GET", "/api/quotas"),
+        ("GET", "/api/usage"),
         ("GET", "/api/events"),
         ("POST", "/api/jobs"),
         ("POST", "/api/jobs/batch"),

@@ -39,6 +39,7 @@ from .jobs import (
     SubmitJobs,
     TakeSuccess,
     end_facts,
+    told_usage,
     value_or_none,
 )
 from .leases import (
@@ -157,5 +158,6 @@ __all__ = [
     "SubmitJobs",
     "TakeSuccess",
     "end_facts",
+    "told_usage",
     "value_or_none",
 ]

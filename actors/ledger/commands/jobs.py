@@ -1,6 +1,6 @@
 """Commands of the ledger about jobs and their attempts."""
 
-from typing import Annotated, TypeVar, cast
+from typing import Annotated, Any, TypeVar, cast
 
 from actorgrid.errors import ErrorRecord
 
@@ -30,6 +30,8 @@ from ..graph_checks import is_results
 from ..record_checks import check_grant_target, check_job, job_version
 from ..record_types import EndFacts
 from ..records import END_FACTS
+from ..usage_checks import is_usage
+from ..usage_records import UsageRecord
 from .graphs import GRAPHS_SINCE
 
 LIMITS_SINCE = 2
@@ -38,6 +40,8 @@ BEHIND_SINCE = 6
 """The version from which an attempt may stand behind another, and an end tells the start."""
 AGAIN_SINCE = 9
 """The version from which jobs that have ended can be begun again, and a deadline can be changed."""
+USAGE_SINCE = 9
+"""The version from which the end of an attempt tells what it used of its devices."""
 _T = TypeVar("_T")
 
 
@@ -157,7 +161,7 @@ class EndAttempt(Command):
     """End an attempt whose processes are gone. *charge*: whether it counts against the job's retries.
 
     *started_at*: when it was started, where no ``StartAttempt`` told it. *results*: of steps of a graph, how each of
-    them ended.
+    them ended. *usage*: what it used of its devices, where it had any.
     """
 
     attempt_id: Text
@@ -173,6 +177,7 @@ class EndAttempt(Command):
     result_bytes: Whole | Absent | None = ABSENT
     started_at: Annotated[Number, Since(BEHIND_SINCE)] | Absent = ABSENT
     results: Annotated[list[Plain], is_results, Since(GRAPHS_SINCE)] | Absent = ABSENT
+    usage: Annotated[UsageRecord, is_usage, Since(USAGE_SINCE)] | Absent = ABSENT
 
 
 @verb("take_success", Proposer.ITS_WORK, since=2)
@@ -192,6 +197,11 @@ class TakeSuccess(Command):
 def end_facts(command: EndAttempt | TakeSuccess) -> EndFacts:
     """What is known of how the processes ended, under the field names of a record."""
     return cast("EndFacts", {name: value_or_none(getattr(command, name)) for name in END_FACTS})
+
+
+def told_usage(command: EndAttempt) -> Any:
+    """The field of a record with what was used of devices; none where nothing is told of that."""
+    return {} if command.usage is ABSENT else {"usage": command.usage}
 
 
 @verb("preempt_attempt", Proposer.LEADER)

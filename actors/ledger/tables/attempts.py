@@ -29,6 +29,7 @@ from actorgrid.actors.ledger.commands import (
     StartAttempt,
     TakeSuccess,
     end_facts,
+    told_usage,
     value_or_none,
 )
 from actorgrid.actors.ledger.entry import EntryContext, applies
@@ -324,6 +325,7 @@ def ended_attempt(attempt: AttemptRecord, command: EndAttempt, at: float) -> Att
         **end_facts(command),
         "error": error,
         **_results(command),
+        **told_usage(command),
     }
 
 

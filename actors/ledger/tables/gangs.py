@@ -14,7 +14,7 @@ from dataclasses import replace
 from typing import Any, cast
 
 from actorgrid.actors.ledger.attempt_ids import attempt_id
-from actorgrid.actors.ledger.commands import EndAttempt, TakeSuccess, end_facts, value_or_none
+from actorgrid.actors.ledger.commands import EndAttempt, TakeSuccess, end_facts, told_usage, value_or_none
 from actorgrid.actors.ledger.record_types import (
     NO_ERROR,
     AllocationRecord,
@@ -70,21 +70,24 @@ def new_gang_attempt(
         **attempt,
         "attempt_id": attempt_id(allocations[0]["owner"]["job_id"], number),
         "members": [
-            {
-                "rank": rank,
-                "host": allocation["host"],
-                "incarnation": allocation["incarnation"],
-                "address": address,
-                "allocation_id": allocation["allocation_id"],
-                "gpu_indexes": allocation["gpu_indexes"],
-                "gpu_uuids": allocation["gpu_uuids"],
-                "state": "placed",
-                "started_at": None,
-                "ended_at": None,
-                "charged": False,
-                "error": None,
-                **NO_FACTS,
-            }
+            cast(
+                "GangMemberRecord",
+                {
+                    "rank": rank,
+                    "host": allocation["host"],
+                    "incarnation": allocation["incarnation"],
+                    "address": address,
+                    "allocation_id": allocation["allocation_id"],
+                    "gpu_indexes": allocation["gpu_indexes"],
+                    "gpu_uuids": allocation["gpu_uuids"],
+                    "state": "placed",
+                    "started_at": None,
+                    "ended_at": None,
+                    "charged": False,
+                    "error": None,
+                    **NO_FACTS,
+                },
+            )
             for rank, (allocation, address) in enumerate(zip(allocations, addresses, strict=True))
         ],
         "rendezvous": {"address": LOOPBACK if together else addresses[0], "port": port},
@@ -135,6 +138,7 @@ def ended_member(attempt: AttemptRecord, rank: int, command: EndAttempt, at: flo
         charged=outcome != SUCCEEDED and command.charge,
         error=error,
         **end_facts(command),
+        **told_usage(command),
     )
     ending = attempt["ending"]
     if ending is None and outcome != SUCCEEDED:

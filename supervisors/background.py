@@ -9,7 +9,7 @@ from collections.abc import Callable
 from queue import SimpleQueue
 from typing import TypeVar, cast
 
-from actorgrid.supervisors.runtime import Runtime, Waiter
+from .runtime import Runtime, Waiter
 
 T = TypeVar("T")
 
@@ -17,7 +17,7 @@ T = TypeVar("T")
 class Background:
     """One thread, from the first work on; what is given to it waits in line."""
 
-    def __init__(self, runtime: Runtime, name: str = "graphs") -> None:
+    def __init__(self, runtime: Runtime, name: str) -> None:
         self._name = name
         self._runtime = runtime
         self._asked: SimpleQueue[tuple[Callable[[], object], Waiter]] = SimpleQueue()
