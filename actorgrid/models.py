@@ -35,6 +35,7 @@ from actorgrid.sizes import (
     PATH_BYTES_MAX,
     WHOLE_MAX,
 )
+from actorgrid.usage_models import AttemptUsage
 
 _SHA256 = r"^[0-9a-f]{64}$"
 
@@ -386,21 +387,6 @@ class Superseded(AnswerBody):
 
     by: int
     at: float
-
-
-class AttemptUsage(AnswerBody):
-    """What an attempt, or a member of a gang, used of its devices, as its host measured it; null is not known."""
-
-    held_s: float
-    gpu_s: float = Field(description="GPU-seconds: a second of half a device is half of one")
-    models: dict[str, float] = Field(default={}, description="the same by the devices' model")
-    memory_mib_s: float | None = None
-    memory_high_mib: int | None = Field(default=None, description="the most memory of one device")
-    energy_j: float | None = None
-    energy_estimated_s: float = Field(default=0.0, description="device-seconds of it known by power, not by a counter")
-    unsampled_s: float = Field(default=0.0, description="seconds that no sample covers")
-    simulated: bool = False
-    unsupported: dict[str, str] = Field(default={}, description="why there is no memory or energy")
 
 
 class Member(AnswerBody):
