@@ -130,15 +130,32 @@ def array_request(
     }
 
 
-def step_of_index(job: Mapping[str, Any], index: int) -> int | None:
-    """The number of the step that runs *index* of an array, which *job* is; ``None`` where it has none, or is none."""
+def step_numbers(job: Mapping[str, Any]) -> dict[int, int]:
+    """The numbers of the steps that run the indexes of an array, which *job* is; none, where it is none."""
     text = (job.get("annotations") or {}).get(NOTE)
     if job.get("kind") != "graph" or not isinstance(text, str):
-        return None
+        return {}
     try:
-        return JobArray.parse(text).indexes.index(index)
-    except (BadRequest, ValueError):
-        return None
+        return {index: number for number, index in enumerate(JobArray.parse(text).indexes)}
+    except BadRequest:
+        return {}
+
+
+def step_of_index(job: Mapping[str, Any], index: int) -> int | None:
+    """The number of the step that runs *index* of an array, which *job* is; ``None`` where it has none, or is none."""
+    return step_numbers(job).get(index)
+
+
+def array_part(text: str) -> tuple[str, str] | None:
+    """The array and the indexes of ``ARRAY[0-9]`` or ``ARRAY_7``; ``None`` for anything else.
+
+    The second may be the id of a job, too: whoever has to know looks whether there is such a job.
+    """
+    name, bracket, rest = text.partition("[")
+    if bracket:
+        return (name, rest[:-1]) if name and rest.endswith("]") and len(rest) > 1 else None
+    name, _, digits = text.rpartition("_")
+    return (name, digits) if name and digits.isdecimal() and len(digits) <= 10 else None
 
 
 def _none(text: str) -> BadRequest:

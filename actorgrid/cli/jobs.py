@@ -256,7 +256,8 @@ def _watch(call: CommandContext, states: list[str], limit: int, part: dict[str, 
 def cancel(call: CommandContext, job_ids: tuple[str, ...], labels: dict[str, str] | None, force: bool) -> None:
     """Cancel jobs, waiting or running.
 
-    By their ids, or those that have all the labels given. Also what runs on a worker that a session holds, by the id of
+    By their ids, or those that have all the labels given; of an array, some indexes: JOB[3], 'JOB[0-9,20]', JOB_3, which
+    end as failed while the others go on. Also what runs on a worker that a session holds, by the id of
     its lease or session (ps --sessions lists them).
 
     A running job gets SIGTERM, and SIGKILL when its grace (work.kill_grace_s) is over. Cancelling an ended job does
@@ -264,6 +265,7 @@ def cancel(call: CommandContext, job_ids: tuple[str, ...], labels: dict[str, str
     """
     from actorgrid.client.http import segment
 
+    from .array_part import find_part
     from .session_leases import cancel_leases, find_work
 
     if bool(job_ids) == bool(labels):
@@ -280,22 +282,20 @@ def cancel(call: CommandContext, job_ids: tuple[str, ...], labels: dict[str, str
         if not found_so:
             say("no such jobs wait or run", err=True)
         return
+    parts = {text: part for text in job_ids if (part := find_part(call.http, text)) is not None}
     # --force is how Python asks for it (cancel(force=True)); here, an id of a lease is clear enough.
-    works = [find_work(call.http, text) for text in job_ids]
+    works = [find_work(call.http, text) for text in job_ids if text not in parts]
     found = [job["job_id"] for job, _ in works if job is not None]
-    for text, (job, _) in zip(job_ids, works, strict=True):
-        if job is not None and "_" in text and not str(job["job_id"]).startswith(text) and job.get("step_of"):
-            raise BadRequest(
-                "an index of an array is not cancelled by itself: it would begin again",
-                asked=text,
-                hint=f"cancel all of it: actorgrid cancel {text.rpartition('_')[0]}",
-            )
     leases = {lease["lease_id"]: lease for _, held in works for lease in held}
     ended = cancel_leases(call.http, list(leases.values()))
     jobs = [call.http.post(f"/api/jobs/{segment(job_id)}/cancel", repeat=True) for job_id in dict.fromkeys(found)]
+    indexes = [{"job_id": part.array_id, **part.ask(call.http, "cancel")} for part in parts.values()]
     if call.json:
-        call.document({"jobs": jobs, **({"leases": ended} if ended else {})})
+        more = {"leases": ended} if ended else {}
+        call.document({"jobs": jobs, **more, **({"indexes": indexes} if indexes else {})})
         return
+    for text, told in zip(parts, indexes, strict=True):
+        say(f"{text}: {told['cancelled']} cancelled, {told['stopping']} stopping, {told['over']} had ended")
     for lease in ended:
         say(f"{lease['lease_id']} {coloured('cancelled')}: its task was killed")
     for job in jobs:

@@ -20,13 +20,21 @@ def command(call: CommandContext, job_ids: tuple[str, ...]) -> None:
 
     A job stays the same one, with one more attempt; the last 1,000 that ended can be begun again. Of a graph, steps
     that have succeeded stay as they are; what failed, was passed over for that, or did not begin, runs. All names are
-    looked up before the first begins.
+    looked up before the first begins. Of an array also some indexes: JOB[7], 'JOB[0-9]', JOB_7.
     """
     from actorgrid.amounts import counted
     from actorgrid.client.http import segment
 
-    found = {job["job_id"]: job for job in (find_job(call.http, text) for text in job_ids)}
+    from .array_part import find_part
+
+    parts = {text: part for text in job_ids if (part := find_part(call.http, text)) is not None}
+    found = {job["job_id"]: job for job in (find_job(call.http, text) for text in job_ids if text not in parts)}
     answers: list[dict[str, Any]] = []
+    for text, part in parts.items():
+        answer = part.ask(call.http, "retry")
+        answers.append({"job_id": part.array_id, "indexes": part.indexes, **answer})
+        if not call.json:
+            say(f"{text}: {answer['again']} of its indexes begin again")
     for job_id, job in found.items():
         kind = "graphs" if job.get("kind") == "graph" else "jobs"
         answer = call.http.post(f"/api/{kind}/{segment(job_id)}/retry", repeat=kind == "graphs")

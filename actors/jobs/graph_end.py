@@ -34,7 +34,7 @@ def finish_of(
     if all(state[number] in SETTLED for number in running):
         return Finish("succeeded", None)
     failed = [number for number in running if state[number] == FAILED]
-    number = first_failed if first_failed is not None else next(iter(failed), None)
+    number = first_failed if first_failed in failed else next(iter(failed), None)
     if number is None:
         error = StepFailed(
             "the graph cannot go on: nothing of it runs, and nothing could begin",

@@ -368,6 +368,17 @@ class FireAnswer(TypedDict):
     """How many were not run, as another run was not over, or as there was no room for the job."""
 
 
+class StepsCancelled(TypedDict):
+    """Steps that were cancelled."""
+
+    cancelled: int
+    """How many are over with it."""
+    stopping: int
+    """How many run, and are to end."""
+    over: int
+    """How many had ended before."""
+
+
 class SettledNotices(TypedDict):
     """What became of notices."""
 

@@ -181,6 +181,7 @@ def _no_more(what: str, given: Plain, known: dict[str, Check]) -> None:
             raise BadRequest(f"{what} has no field {name!r}", found=f"known: {', '.join(sorted(known))}")
 
 
+StepNumbers = Annotated[list[int], is_step_numbers]
 GraphJob = Annotated[Plain, lambda value: isinstance(value, dict)]
 Releases = Annotated[list[Plain], lambda value: isinstance(value, list) and len(value) <= RELEASES_MAX]
 Settled = Annotated[list[Plain], lambda value: isinstance(value, list) and len(value) <= STEPS_MAX]

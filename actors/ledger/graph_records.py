@@ -109,5 +109,7 @@ class StepRecord(TypedDict):
     """Why it failed, or was skipped."""
     same_as: NotRequired[int]
     """The step whose value is this one's."""
+    cancelled: NotRequired[bool]
+    """Whether its job is to end, and it with that: ``error`` says who asked for it."""
     cached_from: NotRequired[list[Any]]
     """The graph, and the number of the step in it, whose result was taken over: this one never ran."""

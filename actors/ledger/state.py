@@ -80,6 +80,7 @@ from .tables.removal import Removal
 from .tables.retirements import Retirements
 from .tables.schedules import Schedules
 from .tables.sessions import Sessions
+from .tables.step_changes import StepChanges
 from .tables.trust import Trust
 
 SETTINGS_MAX = 1_000
@@ -187,6 +188,7 @@ class Ledger:
             self._schedules,
             self._notices,
             JobChanges(self._jobs, self._graphs, self.quotas),
+            StepChanges(self._jobs, self._graphs),
         )
 
     # -- entries

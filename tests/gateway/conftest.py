@@ -159,7 +159,9 @@ class Consensus(StandIn):
             return Proposed(self.index, {"cleared": 0})
         if command.verb.endswith("_schedule"):
             return self.plan(command)
-        if isinstance(command, commands.RetryGraph):
+        if isinstance(command, commands.CancelSteps):
+            return Proposed(self.index, {"cancelled": 1, "stopping": 0, "over": 0})
+        if isinstance(command, commands.RetryGraph | commands.RetrySteps):
             return Proposed(self.index, {"state": "running", "again": 1})
         if command.verb.endswith("_lock"):
             held = {"held": True, "token": [1, 7], "position": 0, "slots": 1, "ttl_s": 5.0, "renewals": 0}

@@ -48,6 +48,8 @@ BODIES: dict[str, Any] = {
     "acquire_lease": {"gpus": 0.5},
     "post_inspect_trace": {"events": 5},
     "post_suspend": {"for_s": 1},
+    "cancel_indexes": {"indexes": "0"},
+    "retry_indexes": {"indexes": "0"},
     "post_graph_file": {"digest": "0" * 64},
     "post_graph": {"graph_id": "g2", "steps": [{"id": "one", "command": ["true"]}]},
 }
@@ -110,7 +112,8 @@ def add_graph(town: Any) -> None:
     town.host.paths.blobs_dir.joinpath(digest).write_bytes(content)
     facts = {"files": [digest], "steps": 1, "strategy": "time_optimized", "on_failure": "continue", "extensions": []}
     graph = {**facts, "stopping": False, "retries": 0}
-    town.add_job(PARTS["graph_id"], kind="graph", state="failed", ended_at=2.0, graph=graph)
+    array = {"array": "0"}
+    town.add_job(PARTS["graph_id"], kind="graph", state="failed", ended_at=2.0, graph=graph, annotations=array)
     done = {"state": "succeeded", "run": 1, "host": "h1", "attempt_id": "a.1", "job_id": "a", "size": 6}
     town.servers["consensus"].steps = [(0, {**NEW_STEP, **done})]
 

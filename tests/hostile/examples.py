@@ -152,6 +152,8 @@ def examples(ledger: Ledger) -> list[Plain]:
         commands.FireSchedule("often", term, fence, last, last + 20, [last + 10, last + 20], 1, True, at=AT),
         commands.PauseSchedule("nightly", True, "ann", at=AT),
         commands.RemoveSchedule("nightly", "ann", at=AT),
+        commands.CancelSteps("graph", [1, 3], "ann", at=AT),
+        commands.RetrySteps("graph2", [0], "ann", at=AT),
         commands.SettleNotices([{"notice_id": notice, "failure": "no answer", "tries": 3} for notice in told], at=AT),
         commands.SettleNotices([{"notice_id": "j.1.0", "failure": "", "tries": 1}], at=AT),
         commands.ClearNotices("told", "ann", at=AT),

@@ -120,7 +120,11 @@ def test_an_array_is_one_job_with_a_limit_of_how_many_run(make_agent: Callable[.
         return bool(job_id) and client.job(job_id)["state"] == "running"
 
     until(lambda: runs(0), "the first index runs")
-    assert "not cancelled by itself" in call("cancel", f"{stuck.id}_0").stderr
+    assert call("cancel", f"{stuck.id}[0,3-4]").stdout == f"{stuck.id}[0,3-4]: 2 cancelled, 1 stopping, 0 had ended\n"
+    until(lambda: runs(1), "the next one runs")
+    assert [step["state"] for step in stuck.steps()][:1] == ["failed"]
+    assert "has no index 7" in call("cancel", f"{stuck.id}_7").stderr
+    assert call("retry", f"{stuck.id}_4").stdout == f"{stuck.id}_4: 1 of its indexes begin again\n"
     assert "has not begun" in call("logs", f"{stuck.id}_4").stderr
     stuck.cancel()
     assert client.wait(stuck.id, 60)["state"] == "cancelled"

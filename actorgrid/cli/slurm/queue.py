@@ -207,9 +207,9 @@ def scancel(
         if job.get("step_of"):
             array = str(job["job_id"]).partition(".")[0]
             raise BadRequest(
-                "an index of an array is not cancelled by itself: it would begin again",
+                "an index of an array is not cancelled as a job: it would begin again",
                 asked=str(job["job_id"]),
-                hint=f"cancel all of it: scancel {array}",
+                hint=f"actorgrid cancel '{array}[INDEX]' cancels an index, scancel {array} all of it",
             )
     done = [call.http.post(f"/api/jobs/{segment(job['job_id'])}/cancel", repeat=True) for job in jobs]
     if call.json:

@@ -21,6 +21,8 @@ from actorgrid.actors.gateway.schemas.graphs import (
     GraphFileAnswer,
     GraphFileRequest,
     GraphRetried,
+    IndexesCancelled,
+    IndexesRequest,
     ObjectivesAnswer,
     StepsAnswer,
     StepsQuery,
@@ -29,7 +31,7 @@ from actorgrid.actors.gateway.server.rights import check_owner
 from actorgrid.actors.gateway.server.route import RequestContext, Route, RouteTable
 from actorgrid.actors.gateway.server.stream import send_bytes
 from actorgrid.actors.jobs.graph_spec import GraphSpec, write_spec
-from actorgrid.actors.ledger.commands import RetryGraph
+from actorgrid.actors.ledger.commands import CancelSteps, RetryGraph, RetrySteps
 from actorgrid.actors.ledger.exec_limits import check_exec
 from actorgrid.actors.ledger.graph_records import StepRecord
 from actorgrid.actors.ledger.messages import Query
@@ -62,6 +64,7 @@ from actorgrid.errors import (
     WrongState,
     error_from_dict,
 )
+from actorgrid.job_arrays import NOTE, JobArray, step_numbers
 from actorgrid.working_dir import VARIABLE
 
 ROUTES = RouteTable(Route)
@@ -259,6 +262,55 @@ async def post_retry(call: RequestContext) -> Any:
     """Begin a graph again that has failed or was cancelled; steps that have succeeded stay as they are."""
     await _graph(call)
     return await call.propose(RetryGraph(call.part("graph_id"), by=call.caller))
+
+
+@ROUTES.add(
+    "POST",
+    "/api/graphs/{graph_id}/indexes/cancel",
+    IndexesCancelled,
+    "graphs",
+    request=IndexesRequest,
+    errors=(UnknownJob, WrongState, NotFound),
+)
+async def cancel_indexes(call: RequestContext) -> Any:
+    """Cancel some indexes of an array: they end as failed, and the others go on."""
+    return await call.propose(CancelSteps(call.part("graph_id"), await _indexes(call), by=call.caller))
+
+
+@ROUTES.add(
+    "POST",
+    "/api/graphs/{graph_id}/indexes/retry",
+    GraphRetried,
+    "graphs",
+    request=IndexesRequest,
+    errors=(UnknownJob, WrongState, NotFound, QueueFull),
+)
+async def retry_indexes(call: RequestContext) -> Any:
+    """Begin some indexes of an array again that have failed; those of them that have not stay as they are."""
+    return await call.propose(RetrySteps(call.part("graph_id"), await _indexes(call), by=call.caller))
+
+
+async def _indexes(call: RequestContext) -> list[int]:
+    """The numbers of the steps that run the indexes of the body. Raises BadRequest, NotFound, WrongState."""
+    job = (await _graph(call))["job"]
+    wanted = JobArray.parse(call.body_as(IndexesRequest).indexes)
+    numbers = step_numbers(job)
+    if not numbers:
+        raise WrongState(
+            f"{job['job_id']} is a graph and no array",
+            asked=f"its indexes {wanted.text}",
+            found="steps with names",
+            hint="cancel or retry it as a whole",
+        )
+    missing = [index for index in wanted.indexes if index not in numbers]
+    if missing:
+        raise NotFound(
+            f"{job['job_id']} has no index {missing[0]}",
+            asked=wanted.text,
+            found=f"{len(missing)} of {len(wanted.indexes)} are not there",
+            hint=f"it has {(job.get('annotations') or {}).get(NOTE, '')[:80]}",
+        )
+    return [numbers[index] for index in wanted.indexes]
 
 
 async def _graph(call: RequestContext) -> dict[str, Any]:

@@ -6,6 +6,7 @@ from typing import Any
 
 from pydantic import Field
 
+from actorgrid.job_arrays import TEXT_CHARS_MAX
 from actorgrid.models import AnswerBody, Job, RequestBody
 
 
@@ -110,6 +111,20 @@ class ObjectivesAnswer(AnswerBody):
     measured: ObjectivesPart
     planned: ObjectivesPart | None = Field(description="null: too many steps, or no host could serve one of them")
     without_estimate: int = Field(description="steps that the plan counts with 0.5 s")
+
+
+class IndexesRequest(RequestBody):
+    """Which indexes of an array."""
+
+    indexes: str = Field(min_length=1, max_length=TEXT_CHARS_MAX, description="0-9, 1,3,5-7 or 0-90:10")
+
+
+class IndexesCancelled(AnswerBody):
+    """Indexes of an array that were cancelled, that run and are to end, and that had ended before."""
+
+    cancelled: int
+    stopping: int
+    over: int
 
 
 class GraphRetried(AnswerBody):

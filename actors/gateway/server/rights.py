@@ -43,6 +43,8 @@ WORK_MAY = frozenset(
         ("GET", "/api/graphs/{graph_id}/steps"),
         ("GET", "/api/graphs/{graph_id}/steps/{step}/result"),
         ("POST", "/api/graphs/{graph_id}/retry"),
+        ("POST", "/api/graphs/{graph_id}/indexes/cancel"),
+        ("POST", "/api/graphs/{graph_id}/indexes/retry"),
         ("GET", "/api/jobs"),
         ("GET", "/api/jobs/{job_id}"),
         ("POST", "/api/jobs/wait"),

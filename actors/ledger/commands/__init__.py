@@ -13,8 +13,10 @@ from .cluster import (
 from .graphs import (
     GRAPHS_SINCE,
     AdvanceGraph,
+    CancelSteps,
     EndGraph,
     RetryGraph,
+    RetrySteps,
     SubmitGraph,
 )
 from .hosts import (
@@ -105,6 +107,7 @@ __all__ = [
     "BeginRecovery",
     "BreakLock",
     "CancelJob",
+    "CancelSteps",
     "ChangeMember",
     "ClearNotices",
     "CompareDigest",
@@ -144,6 +147,7 @@ __all__ = [
     "RetireOrigins",
     "RetryGraph",
     "RetryJob",
+    "RetrySteps",
     "RevokeApiKey",
     "RevokeJoinToken",
     "RotateGossipKey",

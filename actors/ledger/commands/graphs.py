@@ -13,6 +13,7 @@ from ..graph_checks import (
     GraphJob,
     Releases,
     Settled,
+    StepNumbers,
     Withdrawn,
     check_extension,
     check_graph,
@@ -97,4 +98,23 @@ class RetryGraph(Command):
     """Begin a graph again that has not succeeded: steps that have succeeded stay as they are."""
 
     graph_id: JobId
+    by: Text = ""
+
+
+@verb("cancel_steps", Proposer.DOOR, since=CACHE_SINCE)
+class CancelSteps(Command):
+    """Have steps of a graph that runs end as failed: those that have not begun at once, others as soon as their jobs
+    have ended. Nothing else of the graph is touched by it."""
+
+    graph_id: JobId
+    steps: StepNumbers
+    by: Text = ""
+
+
+@verb("retry_steps", Proposer.DOOR, since=CACHE_SINCE, new_work=True)
+class RetrySteps(Command):
+    """Have steps of a graph run again that have failed, or were passed over; a graph that has ended with them, too."""
+
+    graph_id: JobId
+    steps: StepNumbers
     by: Text = ""

@@ -209,7 +209,7 @@ class Graphs:
         """Lead a graph on. Raises UnknownJob, WrongState for what was decided from another state than this,
         QuotaExceeded, QueueFull."""
         graph_id = command.graph_id
-        job = self._graph(graph_id)
+        job = self.known_graph(graph_id)
         facts = job["graph"]
         if job["state"] in FINAL:
             raise WrongState(f"graph {graph_id} is over", asked="lead it on", found=job["state"])
@@ -230,7 +230,7 @@ class Graphs:
             self._running[graph_id] = facts["steps"]
             job = self._jobs.change(graph_id, graph=facts)
         for step, record in cached.items():
-            self._put(graph_id, step, {**record, "ended_at": entry.at})
+            self.put(graph_id, step, {**record, "ended_at": entry.at})
             changed[step] = None
         for settled in command.settled:
             self._settle(graph_id, settled, entry.at)
@@ -243,14 +243,14 @@ class Graphs:
             self._release(graph_id, released, entry, changed)
         if command.stop:
             self.stop(graph_id, _stopped(graph_id), entry.at)
-        self._tell(graph_id, changed)
+        self.tell(graph_id, changed)
         return {"released": [each["job_id"] for each in released]}
 
     @applies(EndGraph)
     def end(self, command: EndGraph, entry: EntryContext) -> EndGraphAnswer:
         """End a graph. Raises UnknownJob, WrongState while anything of it runs."""
         graph_id = command.graph_id
-        job = self._graph(graph_id)
+        job = self.known_graph(graph_id)
         if job["state"] in FINAL:
             return {"state": job["state"]}
         left = self.counts[graph_id].get(RELEASED, 0)
@@ -276,7 +276,7 @@ class Graphs:
     def retry(self, command: RetryGraph, entry: EntryContext) -> RetryAnswer:
         """Begin a graph again. Raises UnknownJob, WrongState, QueueFull."""
         graph_id = command.graph_id
-        job = self._graph(graph_id)
+        job = self.known_graph(graph_id)
         if job["state"] not in FINAL or job["state"] == SUCCEEDED:
             raise WrongState(
                 f"graph {graph_id} has {'succeeded' if job['state'] == SUCCEEDED else 'not ended'}",
@@ -284,18 +284,22 @@ class Graphs:
                 found=job["state"],
                 hint="submit it again under another id, or wait for its end",
             )
-        self._check_running(1, self._ended[graph_id])
-        facts: GraphFacts = {**job["graph"], "stopping": False, "retries": job["graph"]["retries"] + 1}
-        self._running[graph_id] = self._ended.pop(graph_id)
-        self._jobs.reopen(graph_id, RUNNING, graph=facts, cancel_requested=False)
+        self.begin_again(graph_id, job["graph"])
         again: dict[int, None] = {}
         for step, record in list(self.steps.items(graph_id)):
             if record["state"] not in (SUCCEEDED, WAITING):
                 fresh: StepRecord = {**NEW_STEP, "run": record["run"]}
-                self._put(graph_id, step, fresh)
+                self.put(graph_id, step, fresh)
                 again[step] = None
-        self._tell(graph_id, again)
+        self.tell(graph_id, again)
         return {"state": RUNNING, "again": len(again)}
+
+    def begin_again(self, graph_id: str, before: GraphFacts) -> None:
+        """Let a graph that has ended run again; its steps are as they were. Raises QueueFull."""
+        self._check_running(1, self._ended[graph_id])
+        facts: GraphFacts = {**before, "stopping": False, "retries": before["retries"] + 1}
+        self._running[graph_id] = self._ended.pop(graph_id)
+        self._jobs.reopen(graph_id, RUNNING, graph=facts, cancel_requested=False)
 
     def stop(self, graph_id: str, error: ErrorRecord, at: float) -> None:
         """End all jobs of a graph: those that wait at once, those that run as soon as their hosts can."""
@@ -336,7 +340,8 @@ class Graphs:
                 hint="wait for one to end, or cancel one",
             )
 
-    def _graph(self, graph_id: str) -> JobRecord:
+    def known_graph(self, graph_id: str) -> JobRecord:
+        """The job of a graph whose steps are remembered. Raises UnknownJob, WrongState."""
         job = self._jobs.records.get(graph_id)
         if graph_id not in self.counts or job is None:
             if self._jobs.known(graph_id):
@@ -448,7 +453,7 @@ class Graphs:
                 }
                 if before.get("alone"):
                     record["alone"] = True
-                self._put(graph_id, step, record)
+                self.put(graph_id, step, record)
                 changed[step] = None
         self._jobs.accept(jobs, entry.at)
 
@@ -472,7 +477,7 @@ class Graphs:
             for name in ("job_id", "attempt_id", "host", "offset", "size", "word", "digest", "started_at"):
                 if name in other:
                     record[name] = other[name]
-        self._put(graph_id, step, record)
+        self.put(graph_id, step, record)
 
     def _job_ended(self, job: JobRecord, at: float) -> None:
         """A job has ended: decide the steps that it was to run."""
@@ -513,12 +518,16 @@ class Graphs:
                 record["failures"] += before_that
                 self._failed(record, job, alone=True)
             else:
+                if before.get("cancelled"):
+                    self.put(graph_id, step, {**record, "state": FAILED, "error": before["error"]})
+                    changed[step] = None
+                    continue
                 record = {**NEW_STEP, "run": run, "failures": before["failures"]}
                 if before.get("alone") or (len(steps) > 1 and not results and job["state"] in (FAILED, LOST)):
                     record["alone"] = True
-            self._put(graph_id, step, record)
+            self.put(graph_id, step, record)
             changed[step] = None
-        self._tell(graph_id, changed)
+        self.tell(graph_id, changed)
 
     def _failed(self, record: StepRecord, job: JobRecord, *, alone: bool) -> None:
         record["state"] = FAILED if alone else STUMBLED
@@ -528,7 +537,8 @@ class Graphs:
         if not alone:
             record["alone"] = True
 
-    def _put(self, graph_id: str, step: int, record: StepRecord) -> None:
+    def put(self, graph_id: str, step: int, record: StepRecord) -> None:
+        """Replace the record of a step."""
         if self.steps.has(graph_id, step):
             self._count(graph_id, self.steps.get(graph_id, step), -1)
         self.steps.put(graph_id, step, record)
@@ -539,7 +549,8 @@ class Graphs:
         counts, state = self.counts[graph_id], record["state"]
         counts[state] = counts.get(state, 0) + by
 
-    def _tell(self, graph_id: str, changed: Iterable[int]) -> None:
+    def tell(self, graph_id: str, changed: Iterable[int]) -> None:
+        """Tell which steps of a graph have changed."""
         told = [(step, self.steps.get(graph_id, step)) for step in changed]
         if told:
             self._told(graph_id, told)
