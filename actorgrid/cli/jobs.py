@@ -7,8 +7,6 @@ from typing import Any
 
 import click
 
-from actorgrid.errors import BadRequest
-
 from . import candidates
 from .call import CommandContext, host_command
 from .label_option import labels_option
@@ -256,8 +254,8 @@ def _watch(call: CommandContext, states: list[str], limit: int, part: dict[str, 
 def cancel(call: CommandContext, job_ids: tuple[str, ...], labels: dict[str, str] | None, force: bool) -> None:
     """Cancel jobs, waiting or running.
 
-    By their ids, or those that have all the labels given; of an array, some indexes: JOB[3], 'JOB[0-9,20]', JOB_3, which
-    end as failed while the others go on. Also what runs on a worker that a session holds, by the id of
+    By their ids, or those that have all the labels given; of an array, some indexes: JOB[3], 'JOB[0-9,20]', JOB_3,
+    which end as failed while the others go on. Also what runs on a worker that a session holds, by the id of
     its lease or session (ps --sessions lists them).
 
     A running job gets SIGTERM, and SIGKILL when its grace (work.kill_grace_s) is over. Cancelling an ended job does
