@@ -262,7 +262,7 @@ def request(call: CommandContext, command: list[str], stdin: bytes | None = None
         raise click.UsageError("--spread is about the members of a gang: say how many with --gang N")
     from actorgrid.notification_words import DESKTOP
 
-    if DESKTOP in options["notify"]:
+    if DESKTOP in options.get("notify", ()):
         raise click.UsageError(
             "a desktop is told by the command that waits: run --notify desktop (not --detach), or wait --notify-desktop"
         )
