@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from actorgrid.client.waiting import wait as wait
     from actorgrid.dag.early_stopping import MedianStopping as MedianStopping
     from actorgrid.dag.early_stopping import StoppedTrial as StoppedTrial
+    from actorgrid.dag.step_files import StepFiles as StepFiles
     from actorgrid.dag.early_stopping import SuccessiveHalving as SuccessiveHalving
     from actorgrid.errors import ActorGridError as ActorGridError
     from actorgrid.fencing import FencingToken as FencingToken
@@ -49,6 +50,7 @@ _HOME = {
     "LocalCluster": "actorgrid.client.local_cluster",
     "MedianStopping": "actorgrid.dag.early_stopping",
     "Ref": "actorgrid.objects.refs",
+    "StepFiles": "actorgrid.dag.step_files",
     "StoppedTrial": "actorgrid.dag.early_stopping",
     "SuccessiveHalving": "actorgrid.dag.early_stopping",
     "actor": "actorgrid.client.user_actors",
@@ -76,6 +78,7 @@ __all__ = [
     "LocalCluster",
     "MedianStopping",
     "Ref",
+    "StepFiles",
     "StoppedTrial",
     "SuccessiveHalving",
     "__version__",

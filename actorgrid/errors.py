@@ -20,6 +20,7 @@
       * CyclicGraph
       * MissingProducer
       * UnsatisfiableCost
+      * UnboundedLoop
     - NotATerminal
   + ConfigError
     - MalformedConfig
@@ -134,6 +135,7 @@
     - InputLost
     - StepFailed
     - StepSkipped
+    - OutputMissing
     - StoppedEarly
     - OutsideTask
 
@@ -289,6 +291,10 @@ class CyclicGraph(InvalidGraph):
 
 class MissingProducer(InvalidGraph):
     """A step takes from another that is not in the graph."""
+
+
+class UnboundedLoop(InvalidGraph):
+    """A loop of a graph does not say how many rounds it has at most."""
 
 
 class UnsatisfiableCost(InvalidGraph):
@@ -844,6 +850,11 @@ class InputLost(TaskError):
 class StepFailed(TaskError):
     """A graph has failed, as a step of it has for good; ``details["step"]`` is its id, ``details["steps"]`` those of
     all that failed."""
+
+
+class OutputMissing(TaskError):
+    """A command of a graph left with status 0, and not with all the outputs that it was to leave;
+    ``details["missing"]`` names them."""
 
 
 class StepSkipped(TaskError):

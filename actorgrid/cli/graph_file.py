@@ -37,11 +37,14 @@ OF_A_GRAPH = frozenset(
         "time_scale",
         "bytes_scale",
         "busy",
+        "no_cache",
     }
 )
 """Options that are said of a graph as a whole; what else there is its file says, step by step."""
 _OF_A_DAG = ("strategy", "priority", "annotations", "labels", "notify", "notify_on")
 OF_A_WORKFLOW = ("time_scale", "bytes_scale", "busy")
+OF_GRAPHS = ("strategy", "no_cache", *OF_A_WORKFLOW)
+"""Options that are about nothing else."""
 
 
 def submit_graph(ctx: click.Context, call: CommandContext, file: str, options: dict[str, Any]) -> None:
@@ -83,11 +86,12 @@ def refuse(ctx: click.Context, known: frozenset[str] | set[str], why: str) -> No
 def _request(call: CommandContext, document: dict[str, Any], options: dict[str, Any]) -> dict[str, Any]:
     """The body of the request for a graph of commands; it is checked here, so that its file is named right."""
     from actorgrid.client.user import user_name
-    from actorgrid.dag.graph_documents import request_of
+    from actorgrid.dag.graph_documents import checked_request
 
     from .work import variables_sent
 
     document = {"user_id": user_name(), **document, **_said(options)}
+    base = options["working_dir"] or os.getcwd()
     sent = sent_along(call, options)
     if sent is not None:
         document["working_dir"] = sent
@@ -100,7 +104,7 @@ def _request(call: CommandContext, document: dict[str, Any], options: dict[str, 
     environment = python_environment(options)
     variables = variables_sent(call, options["env"], options["env_from_me"])
     document["env"] = {**variables, **(document.get("env") or {})}
-    request_of(document).to_graph()
+    document = checked_request(document, base, refresh=options["no_cache"])
     if environment is not None:
         document["environment"] = environment.send_to_door(call.http, for_functions=False)
     return document

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -15,12 +16,14 @@ GPU_MEMORY_MIB = 80 * 1024
 def graph_of_file(file: Path) -> Graph:
     """The graph in a file, in any form that is read. Raises InvalidGraph."""
     from actorgrid.dag import wfcommons
+    from actorgrid.dag.command_cache import with_command_cache
+    from actorgrid.dag.command_rounds import with_rounds
     from actorgrid.dag.graph_documents import read_graph_file, request_of
 
     document = read_graph_file(file)
     if wfcommons.is_wfcommons(document):
         return wfcommons.graph_of(document)
-    return request_of(document).to_graph()
+    return request_of(with_command_cache(with_rounds(document), os.getcwd())).to_graph()
 
 
 def host_for(graph: Graph, number: int, gpus: int) -> HostCapacity:

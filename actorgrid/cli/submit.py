@@ -14,7 +14,6 @@ from .work import request, work_options
 
 SUFFIXES = (".yaml", ".yml", ".json")
 """Of files with graphs."""
-_OF_GRAPHS = ("time_scale", "bytes_scale", "busy")
 _READABLE = click.Path(exists=True, dir_okay=False, readable=True)
 
 
@@ -48,6 +47,7 @@ class SubmitCommand(click.Command):
 @click.option(
     "--bytes-scale", type=click.FloatRange(0), default=1.0, metavar="X", help="Of a traced workflow: times its sizes."
 )
+@click.option("--no-cache", is_flag=True, help="Of a graph: take nothing over from earlier ones; keep what it gives.")
 @click.option("--busy", is_flag=True, help="Of a traced workflow: its steps compute; else they sleep.")
 @host_options
 @click.argument("file", metavar="FILE|-- CMD", callback=_file)
@@ -65,18 +65,18 @@ def command(ctx: click.Context, call: CommandContext, /, file: str, arguments: t
     With --array a Python file, or a command behind --, runs once for each index, in ACTORGRID_ARRAY_INDEX. It is one
     job to list, wait for, cancel and retry; ID_7 is index 7 of it (docs/jobs.md).
     """
-    from .graph_file import OF_A_WORKFLOW, refuse, submit_graph
+    from .graph_file import OF_GRAPHS, refuse, submit_graph
 
     array = options.pop("array")
     if array is not None:
-        refuse(ctx, set(options) - {"strategy", *OF_A_WORKFLOW} | {"array"}, "is about graphs, and this is an array")
+        refuse(ctx, set(options) - {*OF_GRAPHS} | {"array"}, "is about graphs, and this is an array")
         _submit_array(call, array, file, arguments, options)
         return
     if file.endswith(SUFFIXES):
         submit_graph(ctx, call, file, {**options, "arguments": arguments})
         return
-    refuse(ctx, set(options) - {"strategy", *OF_A_WORKFLOW}, "is about graphs, and this file has none")
-    options = {name: value for name, value in options.items() if name not in ("strategy", *OF_A_WORKFLOW)}
+    refuse(ctx, set(options) - {*OF_GRAPHS}, "is about graphs, and this file has none")
+    options = {name: value for name, value in options.items() if name not in OF_GRAPHS}
     wanted = request(call, _python_command(file, arguments, options), **options)
     accepted = call.http.post("/api/jobs", wanted, repeat=True)
     if call.json:
@@ -108,8 +108,10 @@ def _submit_array(
     from actorgrid.client.graph_submit import accept
     from actorgrid.job_arrays import JobArray, array_request
 
+    from .graph_file import OF_GRAPHS
+
     array = JobArray.parse(text)
-    options = {name: value for name, value in options.items() if name not in ("strategy", *_OF_GRAPHS)}
+    options = {name: value for name, value in options.items() if name not in OF_GRAPHS}
     if file.endswith(".py") and os.path.isfile(file):
         command = _python_command(file, arguments, options)
     else:

@@ -93,11 +93,11 @@ class AsyncClient(Awaiting[Client], AsyncFunctionCalls):
     shutdown = awaited(Client.shutdown)
     close = awaited(Client.close)
 
-    async def dag(self, dag: Dag | Iterable[Function], /) -> AsyncGraphRun:
+    async def dag(self, dag: Dag | Iterable[Function], /, *, cache: bool = True) -> AsyncGraphRun:
         """Submit a graph of steps, as Client.dag() does; gives its run."""
         from .async_graph_run import AsyncGraphRun
 
-        return AsyncGraphRun(await asyncio.to_thread(self.sync.dag, dag))
+        return AsyncGraphRun(await asyncio.to_thread(partial(self.sync.dag, dag, cache=cache)))
 
     async def graph(self, graph_id: str, /) -> AsyncGraphRun:
         """A graph that was submitted, by this client or another. Raises UnknownJob."""

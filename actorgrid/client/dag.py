@@ -16,12 +16,14 @@ import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Generic, Literal, NamedTuple, NoReturn, ParamSpec, TypeVar, cast
+from typing import TYPE_CHECKING, Any, Generic, Literal, NamedTuple, NoReturn, ParamSpec, TypeVar
 
+from actorgrid.dag.command_cache import MODES
 from actorgrid.dag.early_stopping import StoppingRule, rule_of, to_plain
 from actorgrid.errors import BadRequest, InvalidGraph, WrongState
 
 from . import task as task_module
+from .command_steps import add_command
 from .keywords import name_of
 from .step_options import FORWARDED, PLAIN_OPTIONS, check_options, fields_of, of_the_whole_graph, options_and_keywords
 from .task import Task
@@ -38,7 +40,7 @@ P = ParamSpec("P")
 T = TypeVar("T")
 T_co = TypeVar("T_co", covariant=True)
 ROUNDS_MAX = 1_000
-CACHE_MODES = ("none", "inputs", "refresh")
+CACHE_MODES = MODES
 Word = bool | int | float | str | None
 
 
@@ -154,7 +156,7 @@ class Dag:
         labels: Mapping[str, str] | None = None,
         notify: Sequence[str] = (),
         notify_on: Sequence[str] = (),
-        cache: str = "none",
+        cache: str | bool = "none",
         id: str | None = None,
     ) -> None:
         self._cache = cache_mode(cache)
@@ -179,7 +181,8 @@ class Dag:
         self._steps: list[_Step] = []
         self._ids: dict[str, int] = {}
         self._counts: dict[str, int] = {}
-        self._when: list[tuple[Step[Any], Word]] = []
+        self._when: list[tuple[Step[Any], Word, bool]] = []
+        self._words: dict[int, list[Word]] = {}  # by step, those that conditions have asked it for
         self._client: Client | None = None
         self._run: GraphRun | None = None
 
@@ -215,21 +218,14 @@ class Dag:
         return [self.add(fn, *items, **keywords) for items in zip(*iterables, strict=False)]
 
     def run(self, command: Sequence[str], /, **options: Any) -> Step[None]:
-        """Add a command. Options as for ``add``, and ``cwd``. It gives no value: name it in ``after``."""
-        if isinstance(command, str | bytes):
-            raise BadRequest("a command is a list of words", asked=repr(command)[:80], hint='["sh", "-c", "..."]')
-        cwd = options.pop("cwd", None)
-        if options.pop("cache", "none") != "none":
-            raise InvalidGraph(
-                "what a command gives is not kept",
-                asked="cache=",
-                found="a command: what it writes is not known here",
-                hint="have a function run it and give what it wrote",
-            )
-        check_options(options)
-        words = [str(word) for word in command]
-        request = {"kind": "command", "command": words, **({"cwd": str(cwd)} if cwd is not None else {})}
-        return self._add(words[0].rpartition("/")[2] if words else "command", request, options)
+        """Add a command. Options as for ``add``; ``cwd``, a directory; ``outputs``, the files and folders that it is to
+        leave there, which are its value (a StepFiles); ``inputs``, commands whose outputs are put there before; and
+        ``files``, which it reads: with ``cache``, it does not run where it has run with the same in them.
+
+        With ``until`` and ``rounds`` it runs again and again, until the last line that it prints is that, at most so
+        many times; each round is a step. Raises BadRequest, InvalidGraph, UnboundedLoop.
+        """
+        return add_command(self, command, options)
 
     def value(self, value: T, /, id: str | None = None) -> Step[T]:
         """Add a value: it is sent once, however many steps take it."""
@@ -269,11 +265,26 @@ class Dag:
         over, with all that takes their values."""
         self._own(step)
         self._tells(step)
-        self._when.append((step, word))
-        try:
+        words = self._words.setdefault(step.number, [])
+        if word not in words:
+            words.append(word)
+        with self._under([(step, word, False)]):
             yield
-        finally:
-            self._when.pop()
+
+    @contextmanager
+    def otherwise(self, step: Step[Any]) -> Iterator[None]:
+        """Steps added inside run only if *step* gave none of the words that ``when`` has asked it for until here. Raises
+        InvalidGraph where it was asked for none."""
+        self._own(step)
+        words = self._words.get(step.number)
+        if not words:
+            raise InvalidGraph(
+                f"nothing hangs on what step {step.id} gives",
+                asked="otherwise",
+                hint="dag.when(step, word) comes first",
+            )
+        with self._under([(step, word, True) for word in words]):
+            yield
 
     def merge(self, *steps: Step[T], id: str | None = None) -> Step[T]:
         """The value of the first of *steps* that was not passed over: where branches come together."""
@@ -293,7 +304,7 @@ class Dag:
         made: list[Step[T]] = []
         for number in range(1, rounds + 1):
             before = made[-1] if made else start
-            conditions = [*self._when, (made[-1], False)] if made else list(self._when)
+            conditions = [*self._when, (made[-1], False, False)] if made else list(self._when)
             step = self._with(conditions, fn, (before, *args), {**options, "id": f"{id}[{number}]"})
             self._steps[step.number].how["until"] = until
             made.append(step)
@@ -386,17 +397,25 @@ class Dag:
             )
 
     def request(
-        self, *, directory: bool = True, installed: bool = True, python: str, relative: bool = False
+        self,
+        *,
+        directory: bool = True,
+        installed: bool = True,
+        python: str,
+        relative: bool = False,
+        refresh: bool = False,
+        working_dir: str = "",
     ) -> tuple[dict[str, Any], bytes]:
         """The body of the request for it, and the file with what its steps run (empty: they are commands).
 
         *directory*, *installed*: whether this process's directory and distributions are told, as for a job. *relative*:
-        its steps are to follow in another graph, under numbers that are not known yet.
+        its steps are to follow in another graph, under numbers that are not known yet. *refresh*: nothing is taken over
+        from earlier graphs; what is computed is kept. *working_dir*: the directory that is sent along.
         Raises UnpicklableFunction, which names the part of a step that cannot be sent.
         """
         from .dag_bundle import bundle_of
 
-        bundle, steps = bundle_of(self, self._steps, directory, installed, self._cache, relative)
+        bundle, steps = bundle_of(self, self._steps, directory, installed, self._cache, relative, refresh, working_dir)
         fields = {name: value for name, value in self._fields.items() if value}
         request = {
             "graph_id": self.id,
@@ -431,7 +450,7 @@ class Dag:
 
     def _with(
         self,
-        conditions: list[tuple[Step[Any], Word]],
+        conditions: list[tuple[Step[Any], Word, bool]],
         fn: Any,
         args: tuple[Any, ...],
         options: dict[str, Any],
@@ -439,6 +458,14 @@ class Dag:
         kept, self._when = self._when, conditions
         try:
             return self._add_call(fn, args, {}, options)
+        finally:
+            self._when = kept
+
+    @contextmanager
+    def _under(self, conditions: list[tuple[Step[Any], Word, bool]]) -> Iterator[None]:
+        kept, self._when = self._when, [*self._when, *conditions]
+        try:
+            yield
         finally:
             self._when = kept
 
@@ -464,7 +491,10 @@ class Dag:
         if "collocated" in request:
             request["collocated"] = self._named(request["collocated"])
         if self._when and request["kind"] not in ("value", "inline"):
-            request["when"] = [{"step": step.id, "word": word} for step, word in self._when]
+            request["when"] = [
+                {"step": step.id, "word": word, **({"negated": True} if negated else {})}
+                for step, word, negated in self._when
+            ]
         number = len(self._steps)
         self._steps.append(_Step(request))
         self._ids[id] = number
@@ -492,11 +522,18 @@ class Dag:
 
     def _tells(self, step: Step[Any]) -> None:
         own = self._steps[step.number]
-        if own.call is None or own.request["kind"] != "function":
+        kind = own.request["kind"]
+        if kind == "merge":
+            for id in own.request["inputs"]:
+                self._tells(self.step(id))
+        elif kind not in ("function", "command"):
             raise InvalidGraph(
-                f"step {step.id} gives no word", asked=step.id, hint="conditions are about functions' values"
+                f"step {step.id} gives no word",
+                asked=step.id,
+                hint="conditions are about what functions give, and the last lines that commands print",
             )
-        own.how.setdefault("word", True)
+        elif kind == "function":
+            own.how.setdefault("word", True)
 
     def _new_id(self, called: str) -> str:
         base = called[:80] or "step"
@@ -528,8 +565,10 @@ def step_instead(task: Task[..., Any], args: tuple[Any, ...], kwargs: dict[str, 
     return _building.dags[-1]._add_call(task, args, kwargs, {})
 
 
-def cache_mode(mode: str) -> str:
-    """*mode*, which is one of ``CACHE_MODES``. Raises BadRequest."""
+def cache_mode(mode: str | bool) -> str:
+    """*mode*, which is one of ``CACHE_MODES``; a truth stands for ``inputs`` and ``none``. Raises BadRequest."""
+    if isinstance(mode, bool):
+        return "inputs" if mode else "none"
     if mode not in CACHE_MODES:
         near = difflib.get_close_matches(str(mode), CACHE_MODES, n=1)
         raise BadRequest(
@@ -539,34 +578,6 @@ def cache_mode(mode: str) -> str:
             hint=f"did you mean {near[0]!r}?" if near else "",
         )
     return mode
-
-
-def as_dag(value: Any) -> Dag:
-    """*value*, which is a Dag, or functions in the words of :class:`Function`. Raises BadRequest."""
-    if isinstance(value, Dag):
-        return value
-    if isinstance(value, Iterable):
-        functions = list(value)
-        if functions and all(isinstance(each, Function) for each in functions):
-            return of_functions(cast("list[Function]", functions))
-    raise BadRequest(
-        "that is no graph", asked=type(value).__name__, hint="a Dag, or a list of Function(id, args, code, ...)"
-    )
-
-
-def of_functions(functions: Sequence[Function], name: str = "") -> Dag:
-    """A graph of functions that name each other, in any order. Raises InvalidGraph, CyclicGraph, MissingProducer."""
-    from actorgrid.dag.model import Graph, GraphStep
-
-    steps = [
-        GraphStep(each.id, inputs=tuple(arg if isinstance(arg, str) else str(arg[0]) for arg in each.args))
-        for each in functions
-    ]
-    order = Graph(steps).order
-    dag = Dag(name)
-    for number in order:
-        dag.add_function(functions[number])
-    return dag
 
 
 task_module._steps_instead = step_instead

@@ -11,6 +11,7 @@ from actorgrid.errors import InvalidGraph
 from actorgrid.import_environment import of_this_process, with_environment
 
 from .cached_calls import CachedCalls
+from .command_steps import cached_command
 from .dag import cache_mode
 from .pickling import dumps, function_code
 from .step_pickler import PartNames, PartRef, StepPickler, plain_part
@@ -24,11 +25,19 @@ NO_CACHE = "ACTORGRID_NO_CACHE"
 
 
 def bundle_of(
-    dag: Dag, steps: list[_Step], directory: bool, installed: bool, cache: str, relative: bool
+    dag: Dag,
+    steps: list[_Step],
+    directory: bool,
+    installed: bool,
+    cache: str,
+    relative: bool,
+    refresh: bool = False,
+    working_dir: str = "",
 ) -> tuple[bytes, list[dict[str, Any]]]:
     """The file with all calls and values, and the steps with where in it theirs are, and whose values they take.
     *cache*: of steps that say nothing of it. *relative*: each call says its own number, so that a worker can tell where
-    in the whole graph those are that it names."""
+    in the whole graph those are that it names. *refresh*: nothing is taken over; what is computed is kept. *working_dir*:
+    the directory that is sent along."""
     requests = [dict(step.request) for step in steps]
     modes = [
         cache_mode(request.pop("cache", "none" if request.get("extends") else cache))
@@ -36,8 +45,12 @@ def bundle_of(
         else "none"
         for request in requests
     ]
-    if os.environ.get(NO_CACHE, "") not in ("", "0"):
+    refresh = refresh or os.environ.get(NO_CACHE, "") not in ("", "0")
+    if refresh:
         modes = ["refresh" if mode == "inputs" else mode for mode in modes]
+    for request in requests:
+        if request["kind"] == "command":
+            cached_command(request, cache, refresh, working_dir)
     with_cache = any(mode != "none" for mode in modes)
     if all(step.call is None and step.request["kind"] != "value" for step in steps):
         return b"", requests

@@ -17,19 +17,21 @@ class GraphCalls:
     """A part of :class:`~.client.Client`."""
 
     @overload
-    def dag(self, dag: Dag | Iterable[Function], /) -> GraphRun: ...
+    def dag(self, dag: Dag | Iterable[Function], /, *, cache: bool = True) -> GraphRun: ...
 
     @overload
     def dag(self, name: str = "", /, **settings: Any) -> Dag: ...
 
     def dag(self, dag: Dag | Iterable[Function] | str = "", /, **settings: Any) -> GraphRun | Dag:
-        """Submit a graph of steps: a Dag, or functions in the words of ``Function``; gives its run.
+        """Submit a graph of steps: a Dag, or functions in the words of ``Function``; gives its run. With
+        ``cache=False`` nothing of it is taken over from earlier graphs; what its steps give is kept for later ones.
 
         With a name (or nothing) and settings of a Dag, a new one for ``with client.dag("name") as dag:``, which is
         submitted at the end of the block: ``dag.submitted`` is its run. Raises InvalidGraph, CyclicGraph,
         MissingProducer, UnsatisfiableCost, UnpicklableFunction.
         """
-        from .dag import Dag, as_dag
+        from .dag import Dag
+        from .function_lists import as_dag
         from .graph_run import GraphRun
         from .graph_submit import submit
 
@@ -38,10 +40,13 @@ class GraphCalls:
             made = Dag(dag, **settings)
             made._client = client
             return made
+        refresh = settings.pop("cache", True) is False
         if settings:
             raise BadRequest("a graph that is made has its settings", asked=", ".join(settings), hint="Dag(name, ...)")
         graph = as_dag(dag)
-        graph._run = GraphRun(client, submit(client.http, graph, client._working_dir, client._environment), graph)
+        graph._run = GraphRun(
+            client, submit(client.http, graph, client._working_dir, client._environment, refresh), graph
+        )
         return graph._run
 
     def graph(self, graph_id: str, /) -> GraphRun:

@@ -6,6 +6,7 @@ import time
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, cast
 
+from actorgrid.dag.step_files import StepFiles, is_pack
 from actorgrid.errors import ActorGridError, NotFound, StepFailed, WrongState, error_from_dict
 from actorgrid.job_outcome import FINAL_STATES
 
@@ -85,10 +86,13 @@ class GraphRun:
             raise self._failure(job)
         steps = self.steps()
         taken = {each for step in steps for each in (*step["inputs"], *step["when"])}
+        no_value = {step["id"] for step in steps if step["kind"] == "command" and not step["outputs"]}
         return {
             step["id"]: self._fetch(step["number"])
             for step in steps
-            if step["state"] == "succeeded" and step["id"] not in taken and step["kind"] != "command"
+            if step["state"] == "succeeded"
+            and step["id"] not in taken
+            and (step.get("same_as") or step["id"]) not in no_value
         }
 
     def __getitem__(self, step: Step[Any] | str) -> StepRun:
@@ -116,7 +120,7 @@ class GraphRun:
     def _fetch(self, number: int) -> Any:
         if number not in self._values:
             data = self._client.http.get(f"{self._path}/steps/{number}/result")
-            self._values[number] = value_of_result(cast("bytes", data))
+            self._values[number] = StepFiles(data) if is_pack(data) else value_of_result(cast("bytes", data))
         return self._values[number]
 
 

@@ -15,17 +15,27 @@ SEND_S = 300.0
 
 
 def submit(
-    http: AdminHttp, dag: Dag, working_dir: WorkingDir | None = None, environment: Environment | None = None
+    http: AdminHttp,
+    dag: Dag,
+    working_dir: WorkingDir | None = None,
+    environment: Environment | None = None,
+    refresh: bool = False,
 ) -> str:
     """Have *dag* accepted; gives the graph's id. Sent twice it is one graph.
 
-    *environment* is that of a graph that names none.
+    *environment* is that of a graph that names none. *refresh*: nothing is taken over from earlier graphs.
     """
     from .pickling import PYTHON
 
     # With a directory of its own it runs in what was sent, on this machine, too.
     environment = dag.environment or environment
-    request, bundle = dag.request(directory=working_dir is None, installed=environment is None, python=PYTHON)
+    request, bundle = dag.request(
+        directory=working_dir is None,
+        installed=environment is None,
+        python=PYTHON,
+        refresh=refresh,
+        working_dir="" if working_dir is None else working_dir.folder,
+    )
     if working_dir is not None:
         request["working_dir"] = working_dir.send_to_door(http)
     if environment is not None:

@@ -26,7 +26,7 @@ FORWARDED = (
     "spread",
 )
 """Options that a step has as a task has them."""
-OWN = ("id", "after", "runtime_s", "output_bytes", "cost", "needs", "node", "collocated", "cache", "extends")
+OWN = ("id", "after", "runtime_s", "output_bytes", "cost", "needs", "node", "collocated", "cache", "extends", "trigger")
 STEP_OPTIONS = (*FORWARDED, *OWN)
 _AS_FIELD = {"gpu_memory": "gpu_memory_bytes", "memory": "memory_bytes", "timeout": "max_execution_time_s"}
 PLAIN_OPTIONS = TaskOptions()

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from actorgrid.code_pickler import CodePickler
 from actorgrid.errors import InvalidGraph
 
+from .command_steps import refuse_without_files
 from .dag import Dag, Step
 from .futures import is_future
 
@@ -58,11 +59,7 @@ class PartNames:
         request = self._steps[step.number].request
         kind = request["kind"]
         if kind == "command":
-            raise InvalidGraph(
-                f"step {step.id} is a command and gives no value",
-                asked=step.id,
-                hint="name it in after=[...], and read what it wrote",
-            )
+            refuse_without_files(step.id, request)
         self.taken[step.number] = None
         if kind == "value":
             return ("part", *self._places[step.number])

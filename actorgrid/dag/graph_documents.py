@@ -15,6 +15,8 @@ from pydantic import ValidationError
 
 from actorgrid.errors import InvalidGraph
 
+from .command_cache import with_command_cache
+from .command_rounds import with_rounds
 from .requests import GraphRequest
 
 FILE_BYTES_MAX = 64 * 2**20
@@ -37,8 +39,17 @@ def read_graph_file(path: Path) -> dict[str, Any]:
     return document
 
 
+def checked_request(document: dict[str, Any], base: str, *, refresh: bool = False) -> dict[str, Any]:
+    """The body of the request that a document makes, checked. *base* is the folder from which it names files; *refresh*:
+    nothing is taken over from earlier graphs. Raises InvalidGraph, CyclicGraph, MissingProducer."""
+    body = with_command_cache(with_rounds(document), base, refresh=refresh)
+    request_of(body).to_graph()
+    return body
+
+
 def request_of(document: dict[str, Any]) -> GraphRequest:
     """The request that a document makes. Raises InvalidGraph, which names the place."""
+    document = with_rounds(document)
     try:
         return GraphRequest.model_validate(document)
     except ValidationError as error:

@@ -65,6 +65,17 @@ class StepKind(StrEnum):
         return self in (StepKind.FUNCTION, StepKind.COMMAND)
 
 
+class Trigger(StrEnum):
+    """When a step may begin that comes after others of which some were passed over. None of them may have failed."""
+
+    NONE_FAILED = "none_failed"
+    """However many were passed over."""
+    SOME_SUCCEEDED = "some_succeeded"
+    """If one at least was not passed over."""
+    ALL_SUCCEEDED = "all_succeeded"
+    """If none was passed over."""
+
+
 class OnFailure(StrEnum):
     """What a graph does when one of its steps has failed for good."""
 
@@ -107,10 +118,11 @@ class Cost:
 
 @dataclass(frozen=True, slots=True)
 class Condition:
-    """Another step, and the word that it has to have given."""
+    """Another step, and the word that it has to have given; *negated*: another word than that."""
 
     step: str
     word: bool | int | float | str | None
+    negated: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,8 +131,8 @@ class GraphStep:
 
     *input_bytes* says how much of each input's output it takes, in their order (empty: all of it). *node* is the host
     that it must run on; *collocated* the step on whose host it must run, with room for both at once. *retries* are
-    further attempts that a failure gets. It runs if all of *when* hold. A merge takes the first of its inputs that has
-    a value, with *last* the last.
+    further attempts that a failure gets. It runs if all of *when* hold, and *trigger* does for those of *after*. A
+    merge takes the first of its inputs that has a value, with *last* the last.
     """
 
     id: str
@@ -134,6 +146,7 @@ class GraphStep:
     retries: int = 0
     when: tuple[Condition, ...] = ()
     last: bool = False
+    trigger: Trigger = Trigger.NONE_FAILED
 
     @property
     def waits_for(self) -> tuple[str, ...]:
@@ -183,6 +196,8 @@ class Graph:
                 consumers[producer].append(number)
         self.consumers: tuple[tuple[int, ...], ...] = tuple(map(tuple, consumers))
         """For each step, those that have it among their ``producers``."""
+        self.asked_words: frozenset[int] = self._asked_words()
+        """Those on whose words conditions hang."""
         self.together: tuple[tuple[int, ...], ...] = self._collocated()
         """For each step, the others that must run on the same host, whoever said so."""
 
@@ -306,6 +321,24 @@ class Graph:
                 found.update(dict.fromkeys(own))
             producers[number], taken[number] = tuple(found), tuple(values)
         return tuple(producers), tuple(taken)
+
+    def _asked_words(self) -> frozenset[int]:
+        asked: set[int] = set()
+        for step in self.steps:
+            for condition in step.when:
+                number = self.number[condition.step]
+                asked.add(number)
+                if self.steps[number].kind is StepKind.COMMAND and not isinstance(condition.word, str):
+                    raise InvalidGraph(
+                        f"step {step.id} waits for a word that step {condition.step} cannot give",
+                        asked=f"{condition.word!r}, a {type(condition.word).__name__}",
+                        found="a command's word is a text, the last line that it prints",
+                        hint="put it in quotes: unquoted, YAML takes yes, no and numbers for other things than texts",
+                    )
+        for number in reversed(self.order) if asked else ():
+            if number in asked and self.steps[number].kind is StepKind.MERGE:
+                asked.update(self._inputs[number])
+        return frozenset(asked)
 
     def _collocated(self) -> tuple[tuple[int, ...], ...]:
         groups: dict[int, list[int]] = {}  # by each of its members

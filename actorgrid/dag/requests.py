@@ -10,11 +10,23 @@ from pydantic import AliasChoices, BeforeValidator, Field, model_validator
 from actorgrid.amounts import parse_bytes
 from actorgrid.demand import Demand
 from actorgrid.labels import LABELS_MAX, LABELS_TEXT
-from actorgrid.models import Annotations, EventWords, ExecText, Labels, Pool, RequestBody, Resources, Targets
+from actorgrid.models import (
+    Annotations,
+    EventWords,
+    ExecText,
+    Labels,
+    OutputPath,
+    Pool,
+    RequestBody,
+    Resources,
+    Targets,
+)
 from actorgrid.notification_words import EVENTS, TARGETS_MAX, TARGETS_TEXT
+from actorgrid.output_paths import OUTPUTS_MAX
 from actorgrid.sizes import ANNOTATIONS_MAX, PATH_BYTES_MAX, WHOLE_MAX
 
 from .allocators import DEFAULT
+from .command_rounds import with_rounds
 from .model import (
     ID_CHARS_MAX,
     NAMED_MAX,
@@ -27,6 +39,7 @@ from .model import (
     GraphStep,
     OnFailure,
     StepKind,
+    Trigger,
 )
 
 NUMBER_MAX = 1e300
@@ -60,6 +73,11 @@ class StepCondition(RequestBody):
 
     step: StepId
     word: Word
+    negated: bool = Field(default=False, description="another word than that")
+
+
+def _conditions(value: object) -> object:
+    return [value] if isinstance(value, dict) else value
 
 
 class CallPlace(RequestBody):
@@ -91,10 +109,21 @@ class StepRequest(Resources):
         default_factory=list, max_length=STEPS_MAX, description="steps whose values it takes"
     )
     after: list[StepId] = Field(default_factory=list, max_length=STEPS_MAX, description="steps that come before it")
-    when: list[StepCondition] = Field(
+    when: Annotated[list[StepCondition], BeforeValidator(_conditions)] = Field(
         default_factory=list, max_length=64, description="it runs if all of these hold, and is passed over else"
     )
+    trigger: Trigger = Field(
+        default=Trigger.NONE_FAILED,
+        description="whether it runs where steps of `after` were passed over: none_failed (it does), some_succeeded (if"
+        " not all were), all_succeeded (if none was)",
+    )
     last: bool = Field(default=False, description="of a merge: takes the last of its inputs that has a value")
+    outputs: list[OutputPath] = Field(
+        default_factory=list,
+        max_length=OUTPUTS_MAX,
+        description="of a command: files and folders below its directory that it is to leave; steps that take from it"
+        " find them in theirs",
+    )
     call: CallPlace | None = Field(default=None, description="of a function: where in the bundle it is")
     function: str = Field(default="", max_length=200, description="of a function: what it is called")
     runtime_s: float | None = Field(default=None, ge=0, le=SECONDS_MAX, description="how long it is expected to take")
@@ -118,7 +147,7 @@ class StepRequest(Resources):
     gang: int = Field(default=1, ge=1, le=256, description="members that start together, each with these resources")
     spread: bool = Field(default=False, description="of a gang: no two members on one host")
     cache: StepCacheRequest | None = Field(
-        default=None, description="of a function: take its result over from an earlier graph, if it is there"
+        default=None, description="take its result, or its outputs, over from an earlier graph, if they are there"
     )
 
     extends: bool = Field(default=False, description="of a function: it may give further steps of the graph")
@@ -130,6 +159,15 @@ class StepRequest(Resources):
             return {**value, "command": ["sh", "-c", value["command"]]}
         return value
 
+    @model_validator(mode="before")
+    @classmethod
+    def _merge(cls, value: object) -> object:
+        if isinstance(value, dict) and "merge" in value and not {"kind", "inputs"} & value.keys():
+            return {**{name: each for name, each in value.items() if name != "merge"}, "kind": "merge"} | {
+                "inputs": value["merge"]
+            }
+        return value
+
     @model_validator(mode="after")
     def _one_kind(self) -> StepRequest:
         if self.kind is StepKind.COMMAND and not self.command:
@@ -138,8 +176,10 @@ class StepRequest(Resources):
             raise ValueError(f"step {self.id}: functions and values have a call in the bundle, others have none")
         if self.extends and (self.kind is not StepKind.FUNCTION or self.cache is not None or self.gang > 1):
             raise ValueError(f"step {self.id}: what extends its graph is a function, of no gang and without cache")
-        if self.cache is not None and self.kind is not StepKind.FUNCTION:
-            raise ValueError(f"step {self.id}: cache is of functions: what a command gives is not kept")
+        if self.outputs and (self.kind is not StepKind.COMMAND or self.gang > 1):
+            raise ValueError(f"step {self.id}: outputs are of commands, of no gang")
+        if self.cache is not None and self.kind is not StepKind.FUNCTION and not self.outputs:
+            raise ValueError(f"step {self.id}: cache is of functions, and of commands that name their outputs")
         if self.kind is StepKind.MERGE and not self.inputs:
             raise ValueError(f"step {self.id}: a merge has inputs")
         if self.cwd is not None and not self.cwd.startswith("/"):
@@ -160,8 +200,9 @@ class StepRequest(Resources):
             node=self.node,
             collocated=self.collocated,
             retries=self.retries,
-            when=tuple(Condition(each.step, each.word) for each in self.when),
+            when=tuple(Condition(each.step, each.word, each.negated) for each in self.when),
             last=self.last,
+            trigger=self.trigger,
         )
 
     def _cost(self) -> Cost:
@@ -207,6 +248,17 @@ class GraphRequest(RequestBody):
     def grows(self) -> bool:
         """Whether steps of it may give further ones."""
         return any(step.extends for step in self.steps)
+
+    @property
+    def asks_commands(self) -> bool:
+        """Whether more is asked of its commands than to run: words that others wait for, files that they take."""
+        asked = {each.step for step in self.steps for each in step.when}
+        return any(step.kind is StepKind.COMMAND and (step.outputs or step.id in asked) for step in self.steps)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _rounds(cls, value: object) -> object:
+        return with_rounds(value) if isinstance(value, dict) else value
 
     @model_validator(mode="after")
     def _whole(self) -> GraphRequest:

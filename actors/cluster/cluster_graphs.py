@@ -94,7 +94,12 @@ class ClusterGraphs:
                     step=step,
                 ) from error
         accepted: SubmittedJob = await self._desk.commit(
-            SubmitGraph(request.graph, cache=request.cache or ABSENT, grows=request.grows or ABSENT)
+            SubmitGraph(
+                request.graph,
+                cache=request.cache or ABSENT,
+                grows=request.grows or ABSENT,
+                asks_commands=request.asks_commands or ABSENT,
+            )
         )
         return accepted
 

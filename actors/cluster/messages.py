@@ -43,6 +43,8 @@ class AcceptGraph:
     """Whether results of its steps may be taken over by later graphs."""
     grows: bool = False
     """Whether steps of it may give further ones."""
+    asks_commands: bool = False
+    """Whether commands of it say words, or leave files for others."""
 
 
 @dataclass(frozen=True, slots=True)

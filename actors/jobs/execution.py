@@ -29,6 +29,7 @@ from actorgrid.actors.ledger.record_types import JobRecord
 from actorgrid.actors.ledger.tables.graphs import NEW_STEP
 from actorgrid.dag.allocators import Allocator
 from actorgrid.dag.model import OnFailure, StepKind
+from actorgrid.dag.requests import StepRequest
 from actorgrid.job_outcome import FINAL_STATES
 
 from .decisions import Advance, ClusterCapacity, Finish, Releases
@@ -38,6 +39,7 @@ from .graph_spec import GraphSpec
 from .short_calls import SharedRest, ShortCalls
 from .step_cache import NO_STEPS, StepCache
 from .step_jobs import step_job
+from .take_overs import TakeOvers
 
 RELEASED_MAX = 1_000
 AHEAD_MAX = 256
@@ -105,8 +107,7 @@ class GraphExecution:
         self._not_before: dict[int, float] = {}
         self._proposed: Advance | None = None
         self.further = FurtherSteps(each["parent"] for each in job["graph"]["extensions"])
-        self._cache = cache
-        self._not_cached: set[int] = set()  # what they took over is gone
+        self._take_overs = TakeOvers(spec, cache)
         self._gone: dict[int, None] = {}  # steps whose results are nowhere any more
         self._withdraw: dict[str, None] = {}
         self._given_up: dict[int, None] = {}  # they failed beside others, and may not be tried again
@@ -166,6 +167,7 @@ class GraphExecution:
                 self._gone[number] = self._gone[source_of(number, self._record)] = None
         if job_id in self._jobs:
             self._withdraw[job_id] = None
+            self._take_overs.are_gone(each for each in self._jobs[job_id].steps if each in self._take_overs.put_back)
 
     def host_lost(self, host: str) -> None:
         """A host is lost, with what it had: what is still wanted of that is to be made again."""
@@ -216,18 +218,16 @@ class GraphExecution:
 
     @property
     def is_held(self) -> bool:
-        """Whether something could begin, and nothing of it runs whose end would have it looked at again."""
+        """Whether something could begin, and nothing of it runs."""
         return not self._jobs and self._proposed is None
 
     def next_wakeup(self, now: float) -> float | None:
         """When something may be released that has to wait until then."""
-        times = [
-            at for number, at in self._not_before.items() if self._waits(number, now) and self._state[number] == READY
-        ]
-        return min(times, default=None)
+        ready = ((number, at) for number, at in self._not_before.items() if self._state[number] == READY)
+        return min((at for number, at in ready if self._waits(number, now)), default=None)
 
     def _waits(self, number: int, now: float) -> bool:
-        """Whether a step that failed is not to be tried yet. After a clock's jump nothing waits longer than it may."""
+        """Whether a step that failed is not to be tried yet; after a clock's jump, never longer than it may."""
         return 0.0 < self._not_before.get(number, 0.0) - now <= RETRY_MAX_S
 
     def _propose(self, found: Advance) -> Advance:
@@ -249,7 +249,7 @@ class GraphExecution:
                 if number not in again and self._state[number] == SUCCEEDED and self._is_wanted(number, again)
             ]
             if not more:
-                self._not_cached.update(again)
+                self._take_overs.are_gone(again)
                 return [{"step": number, "state": WAITING} for number in again]
             again.update(dict.fromkeys(more))
 
@@ -263,8 +263,11 @@ class GraphExecution:
         return not consumers or any(each in again or self._state[each] not in SETTLED for each in consumers)
 
     def _has_value(self, number: int) -> bool:
-        """Whether what a step gave is kept: of a command, nothing is."""
-        return self.spec.graph.steps[source_of(number, self._record)].kind is StepKind.FUNCTION
+        """Whether what a step gave is kept: of a command its outputs are."""
+        return self._source(number).kind is StepKind.FUNCTION or bool(self._source(number).outputs)
+
+    def _source(self, number: int) -> StepRequest:
+        return self.spec.step(source_of(number, self._record))
 
     # -- without running them
 
@@ -282,7 +285,7 @@ class GraphExecution:
                 id = self.spec.graph.steps[number].id
                 decision = {"step": number, "state": FAILED, "error": begun_too_often(id, RUNS_MAX)}
             if decision is None:
-                there = self._cache.find(self.spec, number, self._record) if number not in self._not_cached else None
+                there = self._take_overs.find(number, self._record)
                 if there is not None:
                     cached.append([number, there.graph_id, there.step])
                     self._record[number] = {**there.record, "cached_from": [there.graph_id, there.step]}
@@ -395,8 +398,9 @@ class GraphExecution:
         inputs: dict[int, None] = {}
         jobs: dict[str, None] = {}
         for number in steps:
-            for other in graph.taken[number] if self.spec.step(number).kind is StepKind.FUNCTION else ():
-                if other not in own and self._has_value(other):
+            takes_values = self.spec.step(number).kind is StepKind.FUNCTION  # commands take files alone
+            for other in graph.taken[number]:
+                if other not in own and (self._has_value(other) if takes_values else self._source(other).outputs):
                     inputs[other] = None
             for other in graph.producers[number]:
                 if self._state[other] == RELEASED and other not in own:
@@ -414,6 +418,7 @@ class GraphExecution:
             hosts=hosts,
             near=near,
             retries=retries,
+            puts_back=self._take_overs.put_back.get(first),
         )
         job = self._jobs[made["job_id"]] = _Job(list(steps), ahead)
         for number in job.steps:
@@ -426,11 +431,6 @@ class GraphExecution:
                 record["alone"] = True
             self._record[number] = record
         return made
-
-    def _may_be_cached(self, number: int) -> bool:
-        """Whether what a step gives may be there, which shows when what it takes from has ended."""
-        cache = self.spec.step(number).cache
-        return bool(self._cache) and cache is not None and not cache.refresh and number not in self._not_cached
 
     # -- several in one job
 
@@ -474,7 +474,7 @@ class GraphExecution:
             return None
         (following,) = graph.consumers[number]
         own = set(steps)
-        if self._state[following] != WAITING or graph.steps[following].when or self._may_be_cached(following):
+        if self._state[following] != WAITING or graph.steps[following].when or self._take_overs.may_be(following):
             return None
         if any(self._state[other] != SUCCEEDED and other not in own for other in graph.producers[following]):
             return None
@@ -522,7 +522,7 @@ class GraphExecution:
     def _may_be_ahead(self, number: int, now: float) -> bool:
         graph = self.spec.graph
         step = self.spec.step(number)
-        if not step.kind.is_work or step.when or self._waits(number, now) or self._may_be_cached(number):
+        if not step.kind.is_work or step.when or self._waits(number, now) or self._take_overs.may_be(number):
             return False
         jobs: set[str] = set()
         for other in graph.producers[number]:

@@ -7,7 +7,7 @@ from typing import Any
 
 from actorgrid.actors.ledger.graph_records import StepRecord
 from actorgrid.actors.ledger.record_types import JobRecord
-from actorgrid.dag.model import Graph, StepKind
+from actorgrid.dag.model import Condition, Graph, StepKind, Trigger
 from actorgrid.errors import ErrorRecord, StepFailed, StepSkipped
 
 from .decisions import Finish
@@ -88,12 +88,22 @@ def without_running(
     for condition in step.when:
         other = graph.number[condition.step]
         word = records[other].get("word") if state[other] == SUCCEEDED else None
-        if state[other] != SUCCEEDED or not same_word(word, condition.word):
-            return skipped(f"step {condition.step} did not give {condition.word!r}")
+        if state[other] != SUCCEEDED or same_word(word, condition.word) is condition.negated:
+            return skipped(_unmet(condition))
     for other in graph.taken[number]:
         if state[other] == SKIPPED:
             return skipped(f"step {graph.steps[other].id}, from which it takes, was passed over")
+    if step.trigger is not Trigger.NONE_FAILED and step.after:
+        over = [id for id in step.after if state[graph.number[id]] == SKIPPED]
+        if over and (step.trigger is Trigger.ALL_SUCCEEDED or len(over) == len(step.after)):
+            return skipped(f"its trigger is {step.trigger.value}, and step {over[0]} was passed over")
     return None
+
+
+def _unmet(condition: Condition) -> str:
+    if condition.negated:
+        return f"step {condition.step} gave {condition.word!r}, or was passed over"
+    return f"step {condition.step} did not give {condition.word!r}"
 
 
 def same_word(given: object, wanted: object) -> bool:

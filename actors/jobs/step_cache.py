@@ -98,7 +98,10 @@ def step_key(spec: GraphSpec, number: int, digest_of: Callable[[int], str | None
             return None
         taken.append(digest)
     around = [request.python, request.environment, request.working_dir, _pairs(request.env), _pairs(step.env), step.cwd]
-    packed: bytes = msgpack.packb([1, step.cache.call, taken, around], use_bin_type=True)
+    # What nobody asked for its word has said none: it is not there for who does.
+    packed: bytes = msgpack.packb(
+        [2, step.cache.call, taken, around, number in spec.graph.asked_words], use_bin_type=True
+    )
     return hashlib.sha256(packed).digest()
 
 

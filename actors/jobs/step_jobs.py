@@ -10,6 +10,7 @@ from actorgrid.dag.requests import StepRequest
 from actorgrid.demand import Demand
 
 from .graph_spec import GraphSpec
+from .take_overs import PutBack
 
 ORDER_STEPS = 2**20
 """More than any graph has steps: graphs are served in the order of their acceptance, steps in that of their plan."""
@@ -33,9 +34,12 @@ def step_job(
     near: str = "",
     retries: int = 0,
     not_before: float = 0.0,
+    puts_back: PutBack | None = None,
 ) -> dict[str, Any]:
     """A job that runs *steps*, each with the number of its run. All of them are alike but for what they call. What it
     has of its graph (user, priority, variables) the ledger puts in.
+
+    With *puts_back*, a step of another graph, it only puts the outputs of that one into its directory.
 
     *place* is its place in the graph's order; *hosts* are the only ones that will do (empty: any), *near* the best.
     """
@@ -76,6 +80,13 @@ def step_job(
         job["payload_digest"] = request.working_dir
     if request.environment is not None:
         job["environment"] = request.environment
+    if first.outputs:
+        job["outputs"] = list(first.outputs)
+    if puts_back is not None:
+        job["command"] = ["true"] if puts_back.word is None else ["printf", "%s", str(puts_back.word)]
+        job["step_of"]["puts_back"] = [puts_back.graph_id, puts_back.step]
+    if not is_call and number in spec.graph.asked_words:
+        job["step_of"]["tells"] = True
     if near:
         job["near"] = near
     if not_before:

@@ -89,6 +89,11 @@ def is_step_numbers(value: Any) -> bool:
     )
 
 
+def is_cached_step(value: Any) -> bool:
+    """A step of another graph: its graph, and its number there."""
+    return isinstance(value, list) and len(value) == 2 and is_job_id(value[0]) and is_step_number(value[1])
+
+
 def is_cached_steps(value: Any) -> bool:
     """Steps that take a result over: number, graph, number there; none twice."""
     return (
@@ -112,7 +117,9 @@ _STEP_OF: dict[str, Check] = {
     "inputs": is_step_numbers,
     "order": is_whole,
 }
+_STEP_OF_MAY: dict[str, Check] = {"tells": is_truth, "puts_back": is_cached_step}
 _SETTLED: dict[str, Check] = {"step": is_step_number, "state": lambda value: value in SETTLED}
+_STEP_FIELDS = {**_STEP_OF, **_STEP_OF_MAY}
 _SETTLED_MAY: dict[str, Check] = {"error": is_table, "same_as": is_step_number}
 _EXTENSION: dict[str, Check] = {
     "parent": is_step_number,
@@ -129,9 +136,9 @@ def steps_of(job: Plain) -> Plain | None:
     What hosts of the version before took into a job unread may be anything, so it is looked at again.
     """
     found = job.get("step_of")
-    if not isinstance(found, dict) or found.keys() != _STEP_OF.keys():
+    if not isinstance(found, dict) or not _STEP_OF.keys() <= found.keys() <= {*_STEP_OF, *_STEP_OF_MAY}:
         return None
-    return found if all(check(found[name]) for name, check in _STEP_OF.items()) else None
+    return found if all(check(found[name]) for name, check in _STEP_FIELDS.items() if name in found) else None
 
 
 def check_graph(job: object) -> None:
@@ -153,8 +160,8 @@ def check_release(job: object) -> None:
     check_fields("release", job, must, {**JOB_CHECKS, "near": is_text, "not_before": is_number})
     check_resources(job["resources"])
     check_fields("resources", job["resources"], {}, {"hosts": is_texts})
-    check_fields("step_of", job["step_of"], _STEP_OF, {})
-    _no_more("step_of", job["step_of"], _STEP_OF)
+    check_fields("step_of", job["step_of"], _STEP_OF, _STEP_OF_MAY)
+    _no_more("step_of", job["step_of"], _STEP_FIELDS)
     if len(job["step_of"]["steps"]) > 1 and job["resources"].get("gang", 1) != 1:
         raise refused("a gang runs one step", found=str(job["step_of"]["steps"])[:200])
 

@@ -71,6 +71,10 @@ class StepOfRecord(TypedDict):
     """The numbers of the steps whose values they take, beside each other's."""
     order: int
     """Its place in the scheduler's order, among all that is as urgent: that of its graph, and its own in that."""
+    tells: NotRequired[bool]
+    """Of a command: whether the last line that it prints is its word."""
+    puts_back: NotRequired[list[Any]]
+    """The graph, and the number of the step in it, whose outputs are put where this one's are to be: it runs nothing."""
 
 
 class StepRecord(TypedDict):
@@ -112,4 +116,4 @@ class StepRecord(TypedDict):
     cancelled: NotRequired[bool]
     """Whether its job is to end, and it with that: ``error`` says who asked for it."""
     cached_from: NotRequired[list[Any]]
-    """The graph, and the number of the step in it, whose result was taken over: this one never ran."""
+    """The graph, and the number of the step in it, whose result was taken over, or put back: this one never ran."""

@@ -22,6 +22,7 @@ from actorgrid.supervisors.runtime import Runtime, Waiter
 from actorgrid.transports.task_frames import JobResult, decode_result
 
 from .attempt_dir import AttemptDir
+from .command_steps import result_of_command
 from .outcomes import outcome_of
 from .step_results import read_index
 from .work_records import AttemptEnd, WorkStatus, lost_spec
@@ -96,7 +97,11 @@ def end_of(directory: AttemptDir, status: WorkStatus) -> AttemptEnd:
     except NotARegularFile as error:
         tail = f"[actorgrid: {error}]".encode()
     if spec["kind"] != "function":
-        return outcome_of(spec, status, tail, None)
+        facts = outcome_of(spec, status, tail, None)
+        given = result_of_command(directory, spec, status) if facts["outcome"] == "succeeded" else None
+        if given is not None:
+            facts["results"] = [dict(given)]
+        return facts
     steps = spec["function"].get("steps")
     count = None if steps is None else len(steps)
     facts = outcome_of(spec, status, tail, result_of(directory, status, count))

@@ -88,10 +88,18 @@ def attempt_spec(
         "control_path": str(own_socket) if served_by is None else served_by.control_path,
         "guard_path": str(guard_path(paths.work_sockets_dir, host_tag)),
     }
-    if job.get("outputs"):
+    takes = list(inputs.of_steps.values()) if kind == "command" else []
+    if steps is not None and kind == "command":
+        spec["step"] = {
+            "tells": bool(steps.get("tells")),
+            "takes": takes,
+            "gives": bool(job.get("outputs")),
+            "bytes_max": settings.work.max_result_bytes,
+        }
+    if job.get("outputs") or takes:
         folder = AttemptDir(paths.attempts_dir, attempt_id)
         spec["outputs"] = {
-            "paths": list(job["outputs"]),
+            "paths": list(job.get("outputs") or ()),  # none: for a directory of its own alone
             "bytes_max": settings.work.outputs_bytes_max,
             "folder": str(folder.outputs),
             "own_cwd": str(folder.own_cwd),

@@ -42,11 +42,17 @@ class Collected(NamedTuple):
     """Those that were named and not there."""
     problem: str
     """Why not all that was there is kept; empty: it is."""
+    digest: str = ""
+    """Of a step of a graph: that of the pack that it gives."""
 
     def to_plain(self) -> KeptOutputs:
         """The fields, for the attempt's status, whose room is bounded."""
         missing = "\n".join(self.missing)[:TEXT_MAX].split("\n") if self.missing else []
-        return {"files": self.files, "bytes": self.size_bytes, "missing": missing, "problem": self.problem[:TEXT_MAX]}
+        kept: KeptOutputs = {"files": self.files, "bytes": self.size_bytes, "missing": missing, "problem": ""}
+        kept["problem"] = self.problem[:TEXT_MAX]
+        if self.digest:
+            kept["digest"] = self.digest
+        return kept
 
 
 class OutputEntry(NamedTuple):

@@ -76,7 +76,10 @@ class Inputs:
             await self._server.call("links", FetchBlobs(missing), BRING_S)
         steps = steps_of(cast("Plain", job)) if "step_of" in job else None
         if steps is not None:
-            return BroughtInputs(of_steps=await self._of_steps(str(steps["graph_id"]), steps["inputs"]))
+            found = await self._of_steps(str(steps["graph_id"]), steps["inputs"])
+            if "puts_back" in steps:
+                found["puts_back"] = await self._put_back(*steps["puts_back"])
+            return BroughtInputs(of_steps=found)
         if job.get("kind") != "function":
             return BroughtInputs()
         return BroughtInputs({name: await self._result_of(name) for name in job.get("depends_on") or ()})
@@ -110,6 +113,15 @@ class Inputs:
                 steps=sorted(set(gone))[:ASKED_AT_ONCE],
             )
         return places
+
+    async def _put_back(self, graph_id: str, number: int) -> list[str | int]:
+        """Where on this host the outputs of a step of another graph are. Raises InputLost where they are gone."""
+        try:
+            return (await self._of_steps(graph_id, [number]))[str(number)]
+        except (InputLost, DependencyFailed) as error:
+            raise InputLost(
+                f"what step {number} of graph {graph_id} left is gone", asked=str(number), hint="it runs", steps=[]
+            ) from error
 
     async def _bring_results(self, attempts: dict[tuple[str, str], str]) -> None:
         """Put in where the result file of each of these (host, attempt) is here; empty: it is nowhere any more.

@@ -18,6 +18,7 @@ from actorgrid.errors import (
 )
 from actorgrid.transports.task_frames import JobResult
 
+from .command_steps import lacking_outputs
 from .container_endings import failure_of_runtime
 from .work_records import AttemptEnd, WorkSpec, WorkStatus
 
@@ -223,7 +224,8 @@ def _judge_exit(
         if result.error is not None:
             return ("timed_out" if isinstance(result.error, TaskTimedOut) else "failed"), True, result.error
     elif spec["kind"] == "command" and code == 0:
-        return "succeeded", True, None
+        lacking = lacking_outputs(spec, status)
+        return ("succeeded", True, None) if lacking is None else ("failed", True, lacking)
     of_container = failure_of_runtime(spec, code, stderr_tail.decode("utf-8", "replace")) if number is None else None
     if of_container is not None:
         return "failed", True, of_container

@@ -43,6 +43,7 @@ from actorgrid.transports.frames import encode_frame
 
 from .attempt_dir import AttemptDir
 from .collected_outputs import Collected, collect
+from .command_steps import with_pack
 from .containers import remove_container
 from .containment import (
     Containment,
@@ -484,6 +485,8 @@ class Shim:
         self._collected = collect(self._spec["cwd"], paths, into, wanted["bytes_max"], moves=own)
         if own:
             remove_tree(self._dir.own_cwd)
+        if self._status == 0 and self._reason in ("", "exited"):
+            self._collected = with_pack(self._spec, self._dir, self._collected)
         said = [f"output {path!r} was not there" for path in self._collected.missing]
         said += [f"outputs are not whole: {self._collected.problem}"] if self._collected.problem else []
         with suppress(OSError, NotARegularFile):

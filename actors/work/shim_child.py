@@ -13,6 +13,7 @@ from setproctitle import setproctitle
 
 from actorgrid.errors import ActorGridError
 
+from .command_steps import put_taken_files
 from .containers import in_container
 from .groups import FreezerGroup, KillGroup
 from .guard import SharedDeadline
@@ -90,6 +91,10 @@ class ShimChild(NamedTuple):
                 os.write(ends.fault, LONG_STEP)
                 step = "unpack the working directory"
                 unpack_working_dir(spec)
+            if spec.get("step"):
+                os.write(ends.fault, LONG_STEP)
+                step = "put the files that it takes into its directory"
+                put_taken_files(spec)
             step = f"enter {spec['cwd']}"
             os.chdir(spec["cwd"])
             if self._is_over():

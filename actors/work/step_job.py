@@ -36,6 +36,7 @@ from actorgrid.actors.ledger.graph_checks import is_word
 from actorgrid.actors.ledger.graph_records import StepResultRecord
 from actorgrid.dag.bundle import read_part
 from actorgrid.dag.early_stopping import STOPPED, StoppedTrial
+from actorgrid.dag.step_files import StepFiles, is_pack
 from actorgrid.errors import DependencyFailed, InvalidGraph, StoppedEarly
 from actorgrid.graph_extension import GraphExtension, write_extension
 from actorgrid.import_environment import environment_of, take
@@ -161,7 +162,10 @@ class _Steps:
         try:
             with open(path, "rb") as file:
                 file.seek(offset)
-                result = decode_result(file.read(size))
+                data = file.read(size)
+            if is_pack(data):
+                return StepFiles(data)
+            result = decode_result(data)
         except OSError as error:
             raise DependencyFailed(f"what step {number} gave is gone: {error.strerror}", asked=str(number)) from None
         if result.value is None:

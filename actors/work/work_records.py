@@ -101,6 +101,20 @@ class OutputsSpec(TypedDict):
     """The attempt's own copy of the working directory that was sent with it."""
 
 
+class CommandStepSpec(TypedDict):
+    """What a command has to do with the graph that it is a step of."""
+
+    tells: bool
+    """Whether the last line that it prints is its word."""
+    takes: list[list[str | int]]
+    """Files of other steps that it finds in its directory: of each pack the path of the file that holds it, where in
+    that it begins, and how long it is."""
+    gives: bool
+    """Whether its outputs are packed for others; then all of them have to be there."""
+    bytes_max: int
+    """Of what it gives."""
+
+
 class ContainerSpec(TypedDict):
     """The container that a command runs in."""
 
@@ -158,6 +172,7 @@ class WorkSpec(TypedDict):
     working_dir: NotRequired[WorkingDirSpec]
     environment: NotRequired[EnvironmentSpec | None]
     outputs: NotRequired[OutputsSpec]
+    step: NotRequired[CommandStepSpec]
     container: NotRequired[ContainerSpec]
     objects: NotRequired[StoreSpec]
     pty: NotRequired[bool]
@@ -202,6 +217,8 @@ class KeptOutputs(TypedDict):
     """Those that were named and not there."""
     problem: str
     """Why not all that was there is kept; empty: it is."""
+    digest: NotRequired[str]
+    """Of a step of a graph: SHA-256 of the pack that it gives, in hex."""
 
 
 class WorkStatus(TypedDict, total=False):
@@ -327,6 +344,10 @@ def _places(value: Any) -> bool:
     )
 
 
+def _place_list(value: Any) -> bool:
+    return type(value) is list and _places({str(number): each for number, each in enumerate(value)})
+
+
 def _or_none(check: Check) -> Check:
     return lambda value: value is None or check(value)
 
@@ -381,6 +402,7 @@ _SPEC_MAY = {
     "working_dir": _map({"folder": _text, "digest": _text, "archive": _text}),
     "environment": _or_none(_map({**_LIMITS, "digest": _text, "path": _text})),
     "outputs": _map({"paths": _texts, "bytes_max": _whole, "folder": _text, "own_cwd": _text}),
+    "step": _map({"tells": _truth, "takes": _place_list, "gives": _truth, "bytes_max": _whole}),
     "container": _map(
         {"wish": is_container, "allowed": _text, "mounts": _texts, "name": _text, "folder": _text, "gpus": _text_lists}
     ),
@@ -409,7 +431,7 @@ _STATUS = {
     "dropped": _map({"stdout": _whole, "stderr": _whole}),
     "result_bytes": _or_none(_whole),
     "containment": _text,
-    "outputs": _map({"files": _whole, "bytes": _whole, "missing": _texts, "problem": _text}),
+    "outputs": _map({"files": _whole, "bytes": _whole, "missing": _texts, "problem": _text}, {"digest": _text}),
     "unsynced_in": _text,
 }
 _LEASE_MUST = {"lease_id": _text, "session_id": _text, "gpu_uuids": _texts, "env": _pairs, "secret": _text}

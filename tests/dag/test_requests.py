@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from actorgrid.dag.graph_documents import read_graph_file, request_of
+from actorgrid.dag.graph_documents import checked_request, read_graph_file, request_of
 from actorgrid.dag.model import StepKind
 from actorgrid.dag.wfcommons import graph_of, is_wfcommons
-from actorgrid.errors import CyclicGraph, InvalidGraph
+from actorgrid.errors import CyclicGraph, InvalidGraph, UnboundedLoop
 
 WORKFLOWS = Path(__file__).parent / "workflows"
 TEXT = """
@@ -78,6 +78,61 @@ def test_a_graph_is_read_from_json(tmp_path: Path) -> None:
 def test_what_is_wrong_is_named_with_its_place(document: dict[str, Any], words: str) -> None:
     with pytest.raises(InvalidGraph, match=words):
         request_of(document)
+
+
+def test_files_that_commands_read_are_part_of_their_key(tmp_path: Path) -> None:
+    def key(**more: Any) -> dict[str, Any]:
+        step = {"id": "a", "command": "x", "outputs": ["out"], "cache": "inputs", "files": ["in", "dir"], **more}
+        made: dict[str, Any] = checked_request({"steps": [step, {"id": "z", "command": "z"}]}, str(tmp_path))
+        assert "files" not in made["steps"][0]
+        return made["steps"][0]["cache"]
+
+    (tmp_path / "dir" / "deep").mkdir(parents=True)
+    (tmp_path / "in").write_text("one")
+    (tmp_path / "dir" / "deep" / "file").write_text("two")
+    first = key()
+    assert first == key() == key(env={"A": "1"}) == key(retries=3), "what is around it is looked at where it is led on"
+    found = [first["call"], key(command="y")["call"], key(outputs=["other"])["call"]]
+    (tmp_path / "in").write_text("other")
+    found.append(key()["call"])
+    (tmp_path / "dir" / "deep" / "file").rename(tmp_path / "dir" / "file")
+    found.append(key()["call"])
+    assert len(set(found)) == len(found)
+    assert key(cache="refresh")["refresh"] is True
+    for wrong, words in (
+        ({"files": ["nowhere"]}, "not there"),
+        ({"outputs": []}, "nobody knows what it leaves"),
+        ({"cache": "input"}, "no such cache"),
+        ({"outputs": ["../x"]}, "no path inside"),
+    ):
+        with pytest.raises(InvalidGraph, match=words):
+            key(**wrong)
+
+
+def test_cache_of_the_graph_is_of_commands_that_say_what_they_leave() -> None:
+    steps = [{"id": "a", "command": "x", "outputs": ["o"]}, {"id": "b", "command": "y"}]
+    steps.append({"id": "c", "command": "x", "outputs": ["o"], "cache": "none"})
+    made = checked_request({"cache": "inputs", "steps": steps}, "/", refresh=True)
+    assert "cache" not in made
+    assert [step.get("cache", {}).get("refresh") for step in made["steps"]] == [True, None, None]
+
+
+@pytest.mark.parametrize(
+    ("repeat", "kind", "words"),
+    [
+        ({"until": "x"}, UnboundedLoop, "no bound"),
+        ({"until": "x", "rounds": 0}, UnboundedLoop, "has a bound"),
+        ({"until": "x", "rounds": 1001}, UnboundedLoop, "has a bound"),
+        ({"until": "x", "rounds": True}, UnboundedLoop, "has a bound"),
+        ({"rounds": 3}, InvalidGraph, "the word that ends it"),
+        ("x", InvalidGraph, "the word that ends it"),
+        ({"until": True, "rounds": 3}, InvalidGraph, "put it in quotes"),
+    ],
+)
+def test_a_loop_without_a_bound_is_refused_by_name(repeat: Any, kind: type[InvalidGraph], words: str) -> None:
+    with pytest.raises(kind, match=words) as raised:
+        checked_request({"steps": [{"id": "poll", "command": "x", "repeat": repeat}]}, "/")
+    assert "poll" in str(raised.value)
 
 
 @pytest.mark.parametrize(

@@ -261,7 +261,11 @@ class Play:
 
     def _begin(self, job: Any, attempt_id: str, host: str, token: list[int]) -> None:
         gone = [number for number in job["step_of"]["inputs"] if not self._is_kept(number)]
-        if gone:
+        put_back = job["step_of"].get("puts_back")
+        if put_back is not None:
+            source = self.ledger.steps.get(*put_back)
+            put_back = (source["host"], source["attempt_id"]) not in self.results_at
+        if gone or put_back:
             details = {"steps": gone}
             error = {"code": "InputLost", "message": "gone", "asked": "", "found": "", "hint": "", "details": details}
             self._busy[host] -= 1
@@ -302,11 +306,17 @@ class Play:
             self.do(commands.EndAttempt(attempt_id, token, "cancelled"))
             return True
         results: list[dict[str, Any]] = []
+        told: dict[str, Any] = {}
         began = at - sum(map(self.takes, steps))
         for step in steps:
             run = next(run for each, run, *_ in job["step_of"]["steps"] if each == step)  # type: ignore[index]
             gave = self.gives(self, step, run)
             took = self.takes(step)
+            if "puts_back" in job["step_of"]:  # type: ignore[index]
+                source = self.ledger.steps.get(*job["step_of"]["puts_back"])  # type: ignore[index]
+                told = {name: source[name] for name in ("word", "digest") if name in source}  # type: ignore[literal-required]
+                results.append({"ok": True, "offset": 0, "size": 100, "took_s": took, **told})
+                continue
             id = self.spec.graph.steps[step].id
             if gave is CRASH:
                 self.ran.append(Ran(id, host, began, began + took, False))
@@ -316,7 +326,7 @@ class Play:
             ok = not isinstance(gave, Exception)
             self.ran.append(Ran(id, host, began, began + took, ok))
             began += took
-            told: dict[str, Any] = {"word": gave} if ok and isinstance(gave, bool | int | float | str) else {}
+            told = {"word": gave} if ok and isinstance(gave, bool | int | float | str) else {}
             if self.request.keeps_results:
                 told["digest"] = hashlib.sha256(repr(gave).encode()).hexdigest()
             results.append({"ok": ok, "offset": 100 * len(results), "size": 100, "took_s": took, **told})
@@ -327,7 +337,8 @@ class Play:
         )
         good = all(result["ok"] for result in results)
         is_call = self.spec.graph.steps[steps[0]].kind is StepKind.FUNCTION
-        more = {"results": results} if is_call else {}
+        tells = "tells" in job["step_of"] or "outputs" in job  # type: ignore[index, operator]
+        more = {"results": results} if is_call or tells else {}
         error = None
         if not good:
             error = {"code": "TaskFailed", "message": "raised", "asked": "", "found": "", "hint": "", "details": {}}

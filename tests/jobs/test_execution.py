@@ -340,6 +340,73 @@ def test_a_loop_of_rounds_ends_when_it_is_done() -> None:
     assert play.ledger.steps.get("g", 7)["same_as"] == 3
 
 
+def command(id: str, **more: Any) -> dict[str, Any]:
+    return {"id": id, "command": id, **more}
+
+
+@pytest.mark.parametrize(
+    ("said", "taken"),
+    [("red", {"is-red", "last", "any"}), ("blue", {"other", "last", "any"}), ("", {"other", "last", "any"})],
+)
+def test_commands_are_chosen_by_the_last_line_of_another(said: str, taken: set[str]) -> None:
+    steps = [
+        command("look"),
+        command("is-red", when={"step": "look", "word": "red"}),
+        command("is-green", when={"step": "look", "word": "green"}),
+        command("other", when=[{"step": "look", "word": word, "negated": True} for word in ("red", "green")]),
+        command("last", after=["is-red", "is-green", "other"]),
+        command("any", after=["is-red", "is-green", "other"], trigger="some_succeeded"),
+        command("none", after=["is-green"], trigger="some_succeeded"),
+        command("all", after=["is-red", "other"], trigger="all_succeeded"),
+    ]
+    play = Play(graph(*steps), gives=lambda _play, step, _run: said if step == 0 else "")
+    assert play.run() == "succeeded"
+    assert set(play.done()) == {"look", *taken}
+    assert {id for id, state in play.states.items() if state == "succeeded"} == {"look", *taken}
+    assert "trigger is all_succeeded" in play.ledger.steps.get("g", 7)["error"]["message"]
+
+
+def test_a_step_behind_one_that_was_passed_over_is_passed_over_on_both_branches() -> None:
+    steps = [
+        command("a"),
+        command("b", when={"step": "a", "word": "x"}),
+        command("c", when={"step": "b", "word": "y"}),
+        command("d", when={"step": "b", "word": "y", "negated": True}),
+    ]
+    play = Play(graph(*steps), gives=lambda *_: "")
+    assert play.run() == "succeeded"
+    assert play.done() == ["a"]
+
+
+@pytest.mark.parametrize(("ready_in", "rounds"), [(1, 1), (3, 3), (9, 5)])
+def test_a_command_is_repeated_until_it_says_so_or_the_rounds_are_over(ready_in: int, rounds: int) -> None:
+    steps = [
+        command("first"),
+        command("poll", after=["first"], repeat={"until": "ready", "rounds": 5}),
+        command("then", when={"step": "poll", "word": "ready"}),
+    ]
+    play = Play(graph(*steps), gives=lambda _play, step, _run: "ready" if step == ready_in else "no")
+    assert play.run() == "succeeded"
+    ended_well = [f"poll[{number}]" for number in range(1, rounds + 1)]
+    assert play.done() == ["first", *ended_well, *(["then"] if ready_in <= 5 else [])]
+    assert play.states["poll"] == "succeeded"
+    envs = [step.env for step in play.request.steps if step.id.startswith("poll[")]
+    assert envs == [{"ACTORGRID_ROUND": str(number)} for number in range(1, 6)]
+
+
+def test_commands_find_what_others_leave_and_it_is_made_again_where_it_is_lost() -> None:
+    steps = [command("a", outputs=["a"]), command("b"), command("c", inputs=["a", "b"]), command("d", after=["c"])]
+    play = Play(graph(*steps), hosts=2, slots=1)
+    play.run(until=lambda: "a" in play.done() and "b" in play.done())
+    host = play.ledger.steps.get("g", 0)["host"]
+    play.lose_host(host)
+    assert play.run() == "succeeded"
+    ran = Counter(play.done())
+    assert (ran["a"], ran["b"]) == (2, 1), "of b nothing is kept, so nothing is lost"
+    inputs = [job["step_of"]["inputs"] for id, job in play.ledger.jobs.items() if id.startswith("g.2-")]
+    assert inputs and all(each == [0] for each in inputs)
+
+
 def test_a_merge_of_nothing_is_passed_over_with_all_that_takes_it() -> None:
     steps = [
         function("x"),

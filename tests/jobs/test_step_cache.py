@@ -135,9 +135,67 @@ def test_the_key_is_of_all_that_a_call_finds_around_it() -> None:
     assert key(name="other", priority=9, graph_id="else") == key()
 
 
-def test_a_command_is_not_kept() -> None:
-    with pytest.raises(ValueError, match="cache is of functions"):
+def test_a_command_is_kept_that_says_what_it_leaves() -> None:
+    with pytest.raises(ValueError, match="commands that name their outputs"):
         graph({"id": "x", "command": "true", "cache": {"call": "0" * 64}})
+
+
+def commands_of(graph_id: str, first: str = "1", **more: Any) -> Any:
+    made = {"id": "a", "command": "make", "outputs": ["a"], "cache": {"call": first * 64}}
+    taking = {"id": "b", "command": "use", "inputs": ["a"], "outputs": ["b"]}
+    taking |= {"cache": {"call": "2" * 64, "takes": ["a"]}, "when": {"step": "a", "word": "yes"}}
+    return graph(made, taking, graph_id=graph_id, **more)
+
+
+def yes(play: Play, step: int, _run: int) -> str:
+    return "yes"
+
+
+def test_commands_in_a_directory_that_was_sent_do_not_run_again() -> None:
+    play = Play(commands_of("one", working_dir="ab" * 32), gives=yes)
+    assert play.run() == "succeeded"
+    jobs = play.jobs_run
+    play.submit(commands_of("two", working_dir="ab" * 32))
+    assert play.run() == "succeeded"
+    assert play.jobs_run == jobs == 2
+    play.submit(commands_of("three", working_dir="cd" * 32))
+    play.run()
+    assert play.done() == ["a", "b"] * 2, "another directory may hold anything"
+
+
+def test_outputs_of_commands_are_put_back_where_others_see_them() -> None:
+    play = Play(commands_of("one"), gives=yes)
+    play.run()
+    play.submit(commands_of("two"))
+    assert play.run() == "succeeded"
+    assert play.done() == ["a", "b"], "each had a job that only put them back"
+    assert play.jobs_run == 4
+    second = play.ledger.steps.get("two", 0)
+    assert second["cached_from"] == ["one", 0]
+    assert second["word"] == "yes"
+    play.submit(commands_of("three", first="3"))
+    play.run()
+    assert play.done()[2:] == ["a"], "what it left was the same, so who takes that need not run"
+
+
+def test_outputs_that_are_gone_are_made_again() -> None:
+    play = Play(commands_of("one"), gives=yes)
+    play.run()
+    play.submit(commands_of("two"))
+    play.advance()
+    play.results_at.clear()
+    assert play.run() == "succeeded"
+    assert play.done() == ["a", "b"] * 2
+    assert "cached_from" not in play.ledger.steps.get("two", 0)
+
+
+def test_who_asks_for_a_word_finds_nothing_that_said_none() -> None:
+    plain = {"id": "a", "command": "make", "outputs": ["a"], "cache": {"call": "1" * 64}}
+    play = Play(graph(plain, graph_id="one"), gives=yes)
+    play.run()
+    play.submit(commands_of("two"))
+    assert play.run() == "succeeded"
+    assert play.done() == ["a", "a", "b"]
 
 
 def test_hosts_of_the_version_before_are_asked_nothing_that_they_do_not_know() -> None:

@@ -403,6 +403,98 @@ def test_what_an_earlier_graph_gave_is_taken_over(
     assert sorted(log.read_text().split()) == ["1", "1", "2", "3", "4"]
 
 
+def upper(files: actorgrid.StepFiles) -> dict[str, str]:
+    return {path: content.decode().upper() for path, content in files.items()}
+
+
+def test_commands_hand_files_on_and_are_not_run_again_with_the_same(
+    client: actorgrid.Client, shared_agent: Agent, tmp_path: Path
+) -> None:
+    log, source = tmp_path / "log", tmp_path / "in.txt"
+    (tmp_path / "other").mkdir()
+
+    def graph(cache: bool = True) -> Any:
+        dag = Dag("files", cache="inputs")
+        line = f"echo a >> {log}; mkdir -p d; cp in.txt d/copy; cat in.txt"
+        made = dag.run(["sh", "-c", line], outputs=["d"], files=["in.txt"], cwd=tmp_path, id="made")
+        with dag.when(made, "yes"):
+            line = f"echo b >> {log}; cat d/copy d/copy > twice"
+            twice = dag.run(["sh", "-c", line], inputs=made, outputs=["twice"], cwd=tmp_path / "other", id="twice")
+        with dag.otherwise(made):
+            no = dag.run(["false"], id="no")
+        dag.run(["test", "-e", "other/twice"], after=[twice, no], trigger="some_succeeded", cwd=tmp_path, id="end")
+        dag.add(upper, twice, id="upper")
+        return client.dag(dag, cache=cache)
+
+    os.chdir(tmp_path)
+    source.write_text("yes\n")
+    first = graph()
+    assert first.result(WAIT_S) == {"upper": {"twice": "YES\nYES\n"}}
+    assert states(first)["no"] == "skipped"
+    (tmp_path / "other" / "twice").unlink()
+    again = graph()
+    assert again.result(WAIT_S) == first.result(WAIT_S)
+    assert log.read_text().split() == ["a", "b"]
+    assert (tmp_path / "other" / "twice").read_text() == "yes\nyes\n", "it is put back"
+    assert "cached" in shared_agent.cli("dag", "show", again.id).stdout
+    assert graph(cache=False).result(WAIT_S) == first.result(WAIT_S)
+    assert log.read_text().split() == ["a", "b"] * 2
+    source.write_text("what else\nyes\n")
+    assert graph().result(WAIT_S)["upper"] == {"twice": "WHAT ELSE\nYES\n" * 2}
+    shared_agent.cli("get", again.id, "--step", "twice", str(tmp_path / "got"))
+    assert (tmp_path / "got" / "twice").read_text() == "yes\nyes\n"
+    dag = Dag("lacking")
+    dag.run(["touch", "one"], outputs=["one", "two", "three/"], cwd=tmp_path)
+    with pytest.raises(errors.StepFailed) as failed:
+        client.dag(dag).result(WAIT_S)
+    assert isinstance(failed.value.__cause__, errors.OutputMissing)
+    assert failed.value.__cause__.details["missing"] == ["two", "three"]
+
+
+ROUNDS = """
+name: rounds
+cache: inputs
+steps:
+  - id: count
+    command: echo $ACTORGRID_ROUND >> count; if [ $(wc -l < count) = 2 ]; then echo done; fi
+    outputs: [count]
+    files: [in.txt]
+    repeat: {until: "done", rounds: 4}
+  - id: "yes"
+    command: cat count
+    inputs: [count]
+    when: {step: count, word: "done"}
+  - id: "no"
+    command: cat count
+    inputs: [count]
+    when: {step: count, word: "done", negated: true}
+"""
+
+
+def test_a_file_with_rounds_and_branches_runs_in_a_directory_that_is_sent(shared_agent: Agent, tmp_path: Path) -> None:
+    (tmp_path / "graph.yaml").write_text(ROUNDS)
+    (tmp_path / "in.txt").touch()
+    client = shared_agent.client()
+
+    def submit(*options: str) -> dict[str, dict[str, Any]]:
+        line = ("submit", "graph.yaml", "--working-dir", ".", *options)
+        graph_id = shared_agent.cli(*line, cwd=tmp_path).stdout.strip()
+        assert client.wait(graph_id, WAIT_S)["state"] == "succeeded"
+        return {each["id"]: each for each in client.graph(graph_id).steps()}
+
+    first = submit()
+    ended = {id: step["state"] for id, step in first.items()}
+    assert [ended[f"count[{number}]"] for number in range(1, 5)] == ["succeeded", "succeeded", "skipped", "skipped"]
+    assert (ended["count"], ended["yes"], ended["no"]) == ("succeeded", "succeeded", "skipped")
+    assert shared_agent.cli("logs", first["yes"]["job_id"]).stdout == "1\n2\n"
+    assert submit()["count[2]"]["cached_from"]
+    assert not submit("--no-cache")["count[2]"].get("cached_from")
+    (tmp_path / "graph.yaml").write_text(ROUNDS.replace(", rounds: 4", ""))
+    refused = shared_agent.cli("submit", "graph.yaml", check=False, cwd=tmp_path)
+    assert refused.returncode == 2
+    assert "the loop has no bound" in refused.stderr
+
+
 GRAPH = """
 name: report
 steps:

@@ -59,6 +59,7 @@ from actorgrid.errors import (
     TargetNotAllowed,
     UnknownJob,
     UnknownPolicy,
+    UnboundedLoop,
     UnknownTarget,
     UnsatisfiableCost,
     WrongState,
@@ -78,6 +79,7 @@ _REFUSALS = (
     InvalidGraph,
     CyclicGraph,
     MissingProducer,
+    UnboundedLoop,
     UnsatisfiableCost,
     UnknownPolicy,
     PythonMismatch,
@@ -158,7 +160,7 @@ async def post_graph(call: RequestContext) -> Any:
         **({"notify": request.notify} if request.notify else {}),
         **({"notify_on": request.notify_on} if request.notify_on else {}),
     }
-    accept = AcceptGraph(graph, _demands(request), request.keeps_results, request.grows)
+    accept = AcceptGraph(graph, _demands(request), request.keeps_results, request.grows, request.asks_commands)
     return await call.ask("cluster_manager", accept, COMMIT_TIMEOUT_S)
 
 
@@ -225,7 +227,7 @@ async def get_objectives(call: RequestContext) -> Any:
     errors=(UnknownJob, NotFound, WrongState, ResultGone, StepFailed),
 )
 async def get_step_result(call: RequestContext) -> Any:
-    """What a step of a graph gave, as the worker wrote it; it is never unpickled here.
+    """What a step of a graph gave, as the worker wrote it; it is never unpickled here. Of a command with outputs, these.
 
     The step is named by its number, or by its id.
     """
@@ -240,8 +242,10 @@ async def get_step_result(call: RequestContext) -> Any:
             raise error_from_dict(record["error"])
         raise WrongState(f"step {id} has no result yet", asked=id, found=f"it is {record['state']}")
     source = spec.step(record.get("same_as", number))
-    if source.kind is not StepKind.FUNCTION:
-        raise WrongState("a command gives no value", asked=id, hint=f"its output: actorgrid logs {record['job_id']}")
+    if source.kind is not StepKind.FUNCTION and not source.outputs:
+        raise WrongState(
+            "a command without outputs gives no value", asked=id, hint=f"its output: actorgrid logs {record['job_id']}"
+        )
     attempt = cast("AttemptRecord", {"host": record["host"], "attempt_id": record["attempt_id"]})
     files = files_of(call, attempt)
     piece = await files.result(record["offset"])
@@ -351,6 +355,7 @@ def step_view(spec: GraphSpec, number: int, record: StepRecord) -> dict[str, Any
         "when": [each.step for each in step.when],
         "producers": list(spec.graph.producers[number]),
         "expected_s": step.runtime_s,
+        "outputs": list(step.outputs),
         **seen,
     }
 

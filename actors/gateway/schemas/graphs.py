@@ -66,6 +66,7 @@ class StepAnswer(AnswerBody):
     after: list[str] = []
     when: list[str] = Field(default=[], description="steps whose words decide whether it runs")
     producers: list[int] = Field(default=[], description="numbers of the steps that must have ended well before it")
+    outputs: list[str] = Field(default=[], description="of a command: files and folders that it leaves for others")
     expected_s: float | None = Field(default=None, description="how long it was said to take")
     run: int = 0
     failures: int = 0

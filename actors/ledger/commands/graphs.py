@@ -33,12 +33,14 @@ CACHE_SINCE = 9
 class SubmitGraph(Command):
     """Accept a graph, a job of its own that runs nothing; one whose id is known already is a duplicate and changes
     nothing. *cache*: later graphs may take over what its steps gave, which is kept for that. *grows*: steps of it
-    may give further ones."""
+    may give further ones. *asks_commands*: commands of it say words or leave files for others, which hosts of before
+    would not have them do."""
 
     graph: GraphJob
     waiting_bytes: WaitingBytes | Absent = ABSENT
     cache: Annotated[Truth, Since(CACHE_SINCE)] | Absent = ABSENT
     grows: Annotated[Truth, Since(CACHE_SINCE)] | Absent = ABSENT
+    asks_commands: Annotated[Truth, Since(CACHE_SINCE)] | Absent = ABSENT
 
     @property
     def format_version(self) -> int:

@@ -510,6 +510,8 @@ class Graphs:
                 record["gpu_indexes"] = attempt["gpu_indexes"]
             if found is not None:
                 _with_result(record, found, began, at)
+                if found["ok"] and "puts_back" in job["step_of"]:
+                    record["cached_from"] = job["step_of"]["puts_back"]
                 began = record["ended_at"]
                 record["failures"] += before_that
                 if not found["ok"]:
