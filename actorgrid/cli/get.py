@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 def command(
     call: CommandContext, /, what: str, to: str, only_list: bool, attempt: int | None, step: str | None, rank: int
 ) -> None:
-    """Fetch files that a job kept (run --out, submit --out), or a step of a graph (outputs:).
+    """Fetch files that a job kept (run --out, submit --out).
 
     \b
         actorgrid get 3fa2                    # all, below the current directory

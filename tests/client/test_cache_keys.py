@@ -244,5 +244,14 @@ def test_wrong_words_are_refused_with_the_right_ones() -> None:
         Dag("keys", cache="input")
     assert refused.value.hint == "did you mean 'inputs'?"
     dag = Dag("keys")
-    with pytest.raises(InvalidGraph, match="what a command gives is not kept"):
-        dag.run(["true"], cache="inputs")
+    dag.run(["true"], cache="inputs")
+    with pytest.raises(InvalidGraph, match="nobody knows what it leaves"):
+        request(dag)
+
+
+def test_truths_are_ways_to_take_results_over() -> None:
+    dag = Dag("keys", cache=True)
+    dag.run(["true"], outputs=["x"], id="found")
+    dag.run(["true"], outputs=["x"], id="new", cache=False)
+    dag.run(["true"], id="leaves nothing")
+    assert ["cache" in step for step in request(dag)] == [True, False, False]

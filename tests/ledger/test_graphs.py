@@ -438,3 +438,45 @@ def test_malformed_steps_of_a_job_are_none(step_of: Any) -> None:
 def test_malformed_results_are_refused(results: Any) -> None:
     with pytest.raises(BadRequest):
         read_command(commands.EndAttempt("g.0-1.1", [1, 1], "succeeded", results=results).to_plain())
+
+
+def of_command(graph_id: str, step: int = 0, **step_of: Any) -> dict[str, Any]:
+    made = release((step, 1), graph_id=graph_id, kind="command", command=["true"], outputs=["out"])
+    del made["payload_digest"]
+    made["step_of"] |= step_of
+    return made
+
+
+def test_outputs_of_an_earlier_graph_are_put_back_by_a_job_of_the_same_user() -> None:
+    rig = Rig()
+    result = {"ok": True, "offset": 0, "size": 5, "took_s": 1.0, "word": "yes", "digest": FILE}
+    rig.submit("old")
+    rig.submit("theirs", user_id="bob")
+    for graph_id in ("old", "theirs"):
+        rig.advance(graph_id, releases=[of_command(graph_id, tells=True)])
+        rig.run(f"{graph_id}.0-1", results=[result])
+    rig.submit("new")
+    for wrong in (["theirs", 0], ["gone", 0], ["old", 3]):
+        with pytest.raises(WrongState, match="nothing to put back"):
+            rig.advance("new", releases=[of_command("new", puts_back=wrong)])
+    rig.advance("new", releases=[of_command("new", puts_back=["old", 0])])
+    rig.run("new.0-1", results=[result])
+    found = rig.step(0, "new")
+    assert (found["state"], found["word"], found["cached_from"]) == ("succeeded", "yes", ["old", 0])
+    assert found["attempt_id"] == "new.0-1.1", "it lies where it was put"
+
+
+@pytest.mark.parametrize("more", [{"puts_back": ["old"]}, {"puts_back": ["old", -1]}, {"tells": 1}, {"says": True}])
+def test_what_a_step_cannot_be_asked_is_refused(more: dict[str, Any]) -> None:
+    job = of_command("g", **more)
+    assert steps_of(job) is None
+    with pytest.raises(BadRequest):
+        read_command(commands.AdvanceGraph("g", 1, [job], [], [], []).to_plain())
+
+
+def test_hosts_of_before_are_given_no_graph_that_asks_more_of_commands() -> None:
+    facts = {"files": [FILE], "steps": 1, "strategy": "", "on_failure": "continue"}
+    asks = commands.SubmitGraph({"job_id": "g", "user_id": "ann", "graph": facts}, asks_commands=True).to_plain()
+    assert asks["v"] == 9
+    with pytest.raises((BadRequest, HostsTooOld)):
+        read_command(asks, {"1": {"ledger_version": 8, "host_id": "x"}})  # type: ignore[arg-type]

@@ -282,3 +282,26 @@ def test_results_that_lie_on_other_hosts_are_taken_over(three: Three) -> None:
     changed = graph(12)
     assert changed.result(LONG_S) == {"all": 529}
     assert sum("cached_from" in step for step in changed.steps()) == 11
+
+
+def test_files_of_commands_go_to_other_hosts_and_are_found_there_again(three: Three, tmp_path: Path) -> None:
+    here, there, _ = (each["node_id"] for each in three[0].client().hosts())
+    for name in ("one", "two"):
+        (tmp_path / name).mkdir()
+
+    def graph() -> Any:
+        dag = Dag("files", cache="inputs")
+        line = f"echo ran >> {tmp_path}/log; echo a line > file"
+        made = dag.run(["sh", "-c", line], cwd=tmp_path / "one", outputs=["file"], node=here, id="made")
+        line = f"echo ran >> {tmp_path}/log; cat file file > both"
+        dag.run(["sh", "-c", line], cwd=tmp_path / "two", inputs=made, outputs=["both"], node=there, id="both")
+        return three[2].client().dag(dag)
+
+    for _ in range(2):
+        run = graph()
+        assert run.wait(LONG_S)["state"] == "succeeded"
+        assert run["both"].result()["both"] == b"a line\na line\n"
+        assert [step["host"] for step in run.steps()] == [here, there]
+        assert (tmp_path / "two" / "both").read_text() == "a line\na line\n"
+        (tmp_path / "two" / "both").unlink()
+        assert (tmp_path / "log").read_text().split() == ["ran", "ran"]

@@ -224,6 +224,7 @@ class Graphs:
         ]
         self._quotas.check_submit(released)
         cached = self._taken_over(graph_id, job, facts["steps"], command)
+        self._check_put_back(job, command)
         # Nothing is refused from here on.
         changed: dict[int, None] = {}
         if facts is not job["graph"]:
@@ -404,6 +405,19 @@ class Graphs:
         for job_id in command.withdrawn:
             if self._graph_of.get(job_id) != graph_id:
                 raise WrongState(f"job {job_id} runs nothing of graph {graph_id}", asked="withdraw it")
+
+    def _check_put_back(self, job: JobRecord, command: AdvanceGraph) -> None:
+        """Refuse jobs that put back what steps of others left, or of nobody. Raises WrongState."""
+        for each in command.releases:
+            other_id, there = each["step_of"].get("puts_back", ("", 0))
+            other = self._jobs.records.get(other_id) if other_id in self.counts else None
+            known = other is not None and other["user_id"] == job["user_id"]
+            if other_id and not (known and self.steps.get(other_id, there)["state"] == SUCCEEDED):
+                raise WrongState(
+                    f"job {each['job_id']} has nothing to put back",
+                    asked=f"step {there} of graph {other_id}",
+                    found="no graph of this user, or a step that has not succeeded",
+                )
 
     def _taken_over(self, graph_id: str, job: JobRecord, steps: int, command: AdvanceGraph) -> dict[int, StepRecord]:
         """The records of the steps that take a result over. Raises WrongState."""
