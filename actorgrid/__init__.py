@@ -29,8 +29,8 @@ if TYPE_CHECKING:
     from actorgrid.client.waiting import wait as wait
     from actorgrid.dag.early_stopping import MedianStopping as MedianStopping
     from actorgrid.dag.early_stopping import StoppedTrial as StoppedTrial
-    from actorgrid.dag.step_files import StepFiles as StepFiles
     from actorgrid.dag.early_stopping import SuccessiveHalving as SuccessiveHalving
+    from actorgrid.dag.step_files import StepFiles as StepFiles
     from actorgrid.errors import ActorGridError as ActorGridError
     from actorgrid.fencing import FencingToken as FencingToken
     from actorgrid.objects.refs import Ref as Ref

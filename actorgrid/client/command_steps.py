@@ -52,7 +52,7 @@ def add_command(dag: Dag, command: Sequence[str], options: dict[str, Any]) -> St
 
 
 def cached_command(request: dict[str, Any], of_graph: str, refresh: bool, base: str = "") -> None:
-    """Put into a command's *request* what hosts know of its ``cache`` and ``files``. Raises InvalidGraph, BadRequest."""
+    """Put into a command's *request* what hosts know of its cache and files. Raises InvalidGraph, BadRequest."""
     from .dag import cache_mode
 
     own = request.pop("cache_mode", None)

@@ -273,8 +273,8 @@ class Dag:
 
     @contextmanager
     def otherwise(self, step: Step[Any]) -> Iterator[None]:
-        """Steps added inside run only if *step* gave none of the words that ``when`` has asked it for until here. Raises
-        InvalidGraph where it was asked for none."""
+        """Steps added inside run only if *step* gave none of the words that ``when`` has asked it for until here.
+        Raises InvalidGraph where it was asked for none."""
         self._own(step)
         words = self._words.get(step.number)
         if not words:

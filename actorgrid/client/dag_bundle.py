@@ -36,8 +36,8 @@ def bundle_of(
 ) -> tuple[bytes, list[dict[str, Any]]]:
     """The file with all calls and values, and the steps with where in it theirs are, and whose values they take.
     *cache*: of steps that say nothing of it. *relative*: each call says its own number, so that a worker can tell where
-    in the whole graph those are that it names. *refresh*: nothing is taken over; what is computed is kept. *working_dir*:
-    the directory that is sent along."""
+    in the whole graph those are that it names. *refresh*: nothing is taken over; what is computed is kept.
+    *working_dir*: the directory that is sent along."""
     requests = [dict(step.request) for step in steps]
     modes = [
         cache_mode(request.pop("cache", "none" if request.get("extends") else cache))

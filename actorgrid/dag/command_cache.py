@@ -126,6 +126,6 @@ def _files(id: str, name: str, path: Path) -> list[Path]:
             f"step {id} reads a file that is not there",
             asked=name,
             found=str(path),
-            hint="files are looked at before the graph is sent; of one that another step leaves, name that step in inputs",
+            hint="they are looked at before the graph is sent; of one that another step leaves, name that in inputs",
         )
     return [path]

@@ -40,8 +40,8 @@ def read_graph_file(path: Path) -> dict[str, Any]:
 
 
 def checked_request(document: dict[str, Any], base: str, *, refresh: bool = False) -> dict[str, Any]:
-    """The body of the request that a document makes, checked. *base* is the folder from which it names files; *refresh*:
-    nothing is taken over from earlier graphs. Raises InvalidGraph, CyclicGraph, MissingProducer."""
+    """The body of the request that a document makes, checked. *base* is the folder from which it names files;
+    *refresh*: nothing is taken over from earlier graphs. Raises InvalidGraph, CyclicGraph, MissingProducer."""
     body = with_command_cache(with_rounds(document), base, refresh=refresh)
     request_of(body).to_graph()
     return body

@@ -74,7 +74,7 @@ class StepOfRecord(TypedDict):
     tells: NotRequired[bool]
     """Of a command: whether the last line that it prints is its word."""
     puts_back: NotRequired[list[Any]]
-    """The graph, and the number of the step in it, whose outputs are put where this one's are to be: it runs nothing."""
+    """The graph, and the number of the step in it, whose outputs are put where this one's are to be."""
 
 
 class StepRecord(TypedDict):

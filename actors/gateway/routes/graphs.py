@@ -57,9 +57,9 @@ from actorgrid.errors import (
     ResultGone,
     StepFailed,
     TargetNotAllowed,
+    UnboundedLoop,
     UnknownJob,
     UnknownPolicy,
-    UnboundedLoop,
     UnknownTarget,
     UnsatisfiableCost,
     WrongState,
@@ -227,7 +227,7 @@ async def get_objectives(call: RequestContext) -> Any:
     errors=(UnknownJob, NotFound, WrongState, ResultGone, StepFailed),
 )
 async def get_step_result(call: RequestContext) -> Any:
-    """What a step of a graph gave, as the worker wrote it; it is never unpickled here. Of a command with outputs, these.
+    """What a step of a graph gave, as the worker wrote it; it is never unpickled here. Of a command: its outputs.
 
     The step is named by its number, or by its id.
     """
