@@ -25,7 +25,8 @@ def _networks(texts: list[str]) -> list[str]:
     return texts
 
 
-def _targets(texts: list[str]) -> list[str]:
+def checked_target_setting(texts: list[str]) -> list[str]:
+    """Targets as a setting has them."""
     for text in texts:
         fault = target_fault(text)
         if fault:
@@ -47,7 +48,7 @@ class NotificationsSection(Section):
         "",
         "file with named targets, keys and the mail command, mode 0600; empty: notifications.yaml in the data folder",
     )
-    default_targets: Annotated[list[str], AfterValidator(_targets)] = setting(
+    default_targets: Annotated[list[str], AfterValidator(checked_target_setting)] = setting(
         [], "whom jobs tell that were submitted at this host's door and say nothing of it", live=True, max_length=4
     )
     default_events: Annotated[list[str], AfterValidator(_events)] = setting(

@@ -19,6 +19,7 @@ from pydantic_core import PydanticCustomError
 
 from actorgrid.errors import InvalidSetting, SettingNotLive, UnknownSetting
 
+from .alerts_section import AlertsSection
 from .balancing_policy import BalancingPolicy
 from .gpus_section import GpusSection
 from .notifications_section import NotificationsSection
@@ -37,6 +38,7 @@ FILES = {
     "monitoring": "monitoring.yaml",
     "faults": "monitoring.yaml",
     "notifications": "monitoring.yaml",
+    "alerts": "monitoring.yaml",
     "performance": "performance.yaml",
 }
 
@@ -451,6 +453,7 @@ class Settings(Section):
     monitoring: MonitoringSection = MonitoringSection()
     faults: FaultsSection = FaultsSection()
     notifications: NotificationsSection = NotificationsSection()
+    alerts: AlertsSection = AlertsSection()
     performance: PerformanceSection = PerformanceSection()
 
     _origins: dict[str, str] = PrivateAttr(default_factory=dict)

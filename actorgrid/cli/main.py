@@ -39,6 +39,7 @@ COMMANDS: dict[str, dict[str, tuple[str, str]]] = {
         "config": ("config:command", "Show settings, change live ones."),
         "inspect": ("inspect:command", "Draw the supervision tree; look into one server."),
         "faults": ("faults:command", "List what failed on hosts, and what was done about it."),
+        "alerts": ("alerts:command", "Show what is wrong with hosts and cluster, silence alerts."),
         "events": ("events:command", "Print what happens, as it happens."),
     },
     "Work": {

@@ -24,6 +24,8 @@ from actorgrid.supervisors.envelope import Beat
 from actorgrid.supervisors.runtime import Timer
 from actorgrid.supervisors.server import handles
 
+from ..alerts.messages import ListAlerts, TestAlert
+from ..alerts.watch import AlertWatch
 from ..ledger.client import LedgerClient, LedgerFollower
 from ..ledger.messages import Applied, Query
 from ..ledger.recovery_records import maintained
@@ -86,6 +88,9 @@ class FaultDetector(LedgerFollower):
         self._checks.start()
         self._recovery = HostRecovery(self, self._ledger, self._checks)
         self._recovery.start()
+        names = (*EXPECTED, *EXPECTED_OF_A_CLUSTER)
+        self._alerts = AlertWatch(self, self._ledger, names, self.metrics, self._presences)
+        self._alerts.start()
 
     @handles(Beat)
     def _beat(self, beat: Beat) -> None:
@@ -122,6 +127,22 @@ class FaultDetector(LedgerFollower):
         self._refuse_unless_leading()
         limit = max(1, min(request.limit, FAULTS_MAX))
         return {"faults": fault_rows(self._ledger, self._recovery, request.host_id)[:limit]}
+
+    @handles(ListAlerts)
+    def _list_alerts(self, _request: ListAlerts) -> dict[str, Any]:
+        return self._alerts.listed()
+
+    @handles(TestAlert)
+    def _test_alert(self, request: TestAlert) -> dict[str, Any]:
+        return self._alerts.test(request.by)
+
+    def _presences(self) -> list[tuple[str, str]]:
+        """The hosts of the cluster by name, each with its presence."""
+        names = self._ledger.hosts
+        return [
+            (str(names.get(host_id, NO_HOST).get("hostname", host_id)), view.presence.value)
+            for host_id, view in self._verdict().hosts.items()
+        ]
 
     def _refuse_unless_leading(self) -> None:
         if not self._ledger.leads:
@@ -230,6 +251,8 @@ class FaultDetector(LedgerFollower):
             "cluster_gpus": float(verdict.gpus),
             "cluster_gpus_present": float(verdict.gpus_present),
             **self._fault_figures(),
+            **self._own_figures(),
+            **self._alerts.figures(),
             "silent_servers": len(self._vitals.silent(self.runtime.monotonic())),
             "server_restarts_total": sum(vital.restarts for vital in self._vitals.servers.values()),
             "host_pauses_total": self._pauses,
@@ -254,6 +277,18 @@ class FaultDetector(LedgerFollower):
                 sum(maintained(record, now) is not None for record in self._ledger.recoveries.values())
             ),
         }
+
+    def _own_figures(self) -> dict[str, float]:
+        """Of this host: its disk, its clock, its certificate; what is not known is missing."""
+        disk = os.statvfs(self.host.paths.data_dir)
+        found = {"disk_free_ratio": disk.f_bavail / max(1, disk.f_blocks)}
+        clock = next((result.evidence for result in self._checks.results if result.name == "clock"), {})
+        if clock.get("peers"):
+            found["clock_offset_seconds"] = clock["offset_s"]
+        until = (self._ledger.trust.get(self.host.host_id) or {}).get("valid_until")
+        if until:
+            found["certificate_left_seconds"] = until - time()
+        return found
 
     def status(self) -> dict[str, Any]:
         """The health report, and the verdict on the cluster."""

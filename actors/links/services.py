@@ -15,6 +15,7 @@ from actorgrid.actors.ledger.record_types import ResourcesRecord
 from actorgrid.errors import BadRequest, NotFound, NotSupported
 from actorgrid.supervisors.server import Server
 
+from ..alerts.messages import ListAlerts
 from ..cluster.messages import (
     AcquireWorker,
     FaultReport,
@@ -116,6 +117,7 @@ class Services:
             "membership_reaches": self._membership_reaches,
             "clock": self._clock,
             "fault_report": self._fault_report,
+            "alerts": self._alerts,
             "restart_server": self._restart_server,
             "why_host": self._why_host,
             "list_faults": self._list_faults,
@@ -265,6 +267,10 @@ class Services:
     async def _fault_report(self, _asker: str, _fields: Fields) -> Any:
         """Answer what this host says of itself, for the host that leads."""
         return await self._server.call("fault_detector", FaultReport(), 2.0)
+
+    async def _alerts(self, _asker: str, _fields: Fields) -> Any:
+        """Answer the alerts of this host."""
+        return await self._server.call("fault_detector", ListAlerts(), 2.0)
 
     async def _restart_server(self, asker: str, fields: Fields) -> Any:
         """Have a server of this host killed and started again: for the host that leads, which found it silent."""

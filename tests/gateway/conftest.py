@@ -18,6 +18,10 @@ from typing import Any
 import aiohttp
 import pytest
 
+from actorgrid.actors.alerts.core import Alert, AlertBook
+from actorgrid.actors.alerts.messages import ListAlerts, TestAlert
+from actorgrid.actors.alerts.rules import RULES
+from actorgrid.actors.alerts.watch import AlertWatch
 from actorgrid.actors.cluster import messages as cluster
 from actorgrid.actors.cluster.fault_detector import FaultDetector as RealFaultDetector
 from actorgrid.actors.cluster.faults.explain import why_host
@@ -625,6 +629,18 @@ class FaultDetector(StandIn):
 
     def start(self) -> None:
         self.ready = True
+
+    @handles(ListAlerts)
+    def list_alerts(self, _request: ListAlerts) -> dict[str, Any]:
+        """As the real one has it, of one that fires."""
+        watch = AlertWatch.__new__(AlertWatch)
+        watch._book = AlertBook("box")
+        alert = Alert(RULES[0], "h2", "firing", 1.0, 1.0, 2.0)
+        return {"alerts": [watch.view(alert, 3.0)], "resolved": [], "problem": "ops: no answer"}
+
+    @handles(TestAlert)
+    def test_alert(self, _request: TestAlert) -> dict[str, Any]:
+        return {"targets": ["ops"]}
 
     @handles(cluster.WhyHost)
     def why_host(self, request: cluster.WhyHost) -> dict[str, Any]:

@@ -34,6 +34,7 @@ BODIES: dict[str, Any] = {
     "post_drain": {"draining": True},
     "post_rebalance": {"exclude": ["h2"], "dry_run": False},
     "put_schedule": {"every_s": 60, "job": {"command": ["true"]}, "replace": True},
+    "post_silence": {"alert": "Actorgrid*", "for_s": 60},
     "test_target": {"target": "webhook:http://127.0.0.1:9/"},
     "clear_notifications": {"job_id": "a"},
     "put_maintenance": {"for_s": 60, "reason": "fans"},
@@ -65,6 +66,7 @@ PARTS = {
     "digest": "ab" * 32,
     "graph_id": "g1",
     "step": "one",
+    "silence_id": "0123abcd",
 }
 OF_OPERATION = {"find_channel": {"job_id": "r"}}
 """What else stands in the path of one."""
@@ -92,6 +94,10 @@ def prepare(town: Any) -> None:
     town.add_job("a", kind="function", state="succeeded", attempts=[attempt], outputs=["results"])
     town.add_job("r", state="running", attempts=[{**town.attempt("r"), "allocation_id": "r.1"}])
     town.servers["distributed_state"].put("work.kill_grace_s", 1)
+    silence = {"silence_id": PARTS["silence_id"], "alert": "*", "host": "*", "subject": "*", "until": 1e12, "by": "ann"}
+    town.servers["distributed_state"].put(
+        f"_cluster/alerts/silences/{PARTS['silence_id']}", {**silence, "reason": "", "only_firing_since": 0.0}
+    )
     town.servers["load_balancer"].sessions.add("s1")
     town.hold_lease(PARTS["lease_id"])
     add_graph(town)

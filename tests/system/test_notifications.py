@@ -25,7 +25,7 @@ def receiver() -> Iterator[Receiver]:
 def agent(tmp_path_factory: pytest.TempPathFactory, receiver: Receiver) -> Iterator[Agent]:
     data_dir = tmp_path_factory.mktemp("notify") / "host"
     data_dir.mkdir(mode=0o700)
-    agent = Agent(data_dir)
+    agent = Agent(data_dir, "alerts.interval_s=0.2", 'alerts.targets=["pager"]')
     name_targets(data_dir, receiver.url + "/204")
     agent.start()
     yield agent
@@ -34,8 +34,14 @@ def agent(tmp_path_factory: pytest.TempPathFactory, receiver: Receiver) -> Itera
 
 def name_targets(data_dir: Path, url: str) -> None:
     path = data_dir / "notifications.yaml"
-    path.write_text(f"targets: {{ops: {{webhook: '{url}'}}}}\n")
+    pager = url.rpartition("/")[0] + "/204"
+    path.write_text(f"targets: {{ops: {{webhook: '{url}'}}, pager: {{webhook: '{pager}'}}}}\n")
     path.chmod(0o600)
+
+
+def fired(receiver: Receiver) -> list[str]:
+    found = [json.loads(body) for path, _, body in list(receiver.heard) if path == "/204"]
+    return [each["data"]["alert"].removeprefix("Actorgrid") for each in found if each["type"] == "alert.firing"]
 
 
 def told(receiver: Receiver, job_id: str) -> list[str]:
@@ -82,6 +88,14 @@ def test_what_is_given_up_is_shown_and_cleared(agent: Agent, receiver: Receiver)
     job_id = agent.cli("run", "--detach", "--notify", "ops", "--", "true").stdout.strip()
     until(lambda: agent.cli_json("notifications")["failed"] == 1, "it was given up")
     assert "given up after 1 tries" in agent.cli("why", job_id).stdout
+    until(lambda: fired(receiver) == ["NotificationsFail"], "who is told of alerts was told of that")
+    assert agent.cli("alerts", "ack", "NotificationsFail").stdout.endswith(
+        "nobody is told of ActorgridNotificationsFail for 24 h 0 min\n"
+    )
+    shown = agent.cli_json("alerts")
+    assert [(each["state"], bool(each["silenced_until"])) for each in shown["alerts"]] == [("firing", True)]
+    agent.cli("alerts", "unsilence", shown["silences"][0]["silence_id"])
+    assert agent.cli("alerts", "list", check=False).returncode == 1, "while one fires"
     listed = agent.client().job(job_id)["notifications"]
     assert [each["state"] for each in listed] == ["failed"]
     assert agent.cli("notifications", "clear", job_id).stdout == "1 forgotten\n"

@@ -29,7 +29,8 @@ def test_rules_come_back_from_yaml_as_they_are_and_have_names_of_their_own() -> 
 @pytest.mark.parametrize("rule", RULES, ids=lambda rule: rule.name)
 def test_an_alert_says_what_is_wrong_and_what_to_do(rule: Any) -> None:
     assert rule.name.startswith("Actorgrid")
-    assert re.fullmatch(r"\d+[smh]", rule.wait)
+    written = next(each for each in rule_file()["groups"][0]["rules"] if each["alert"] == rule.name)
+    assert re.fullmatch(r"\d+s", written["for"])
     assert rule.summary and rule.action
     by = re.findall(r"by \(([^)]*)\)", rule.expression)
     known = {label.strip() for labels in by for label in labels.split(",")}

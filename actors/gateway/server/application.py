@@ -23,6 +23,7 @@ import actorgrid
 from actorgrid.actors.files.blob_store import BlobStore
 from actorgrid.actors.gateway.graph_files import GraphFiles
 from actorgrid.actors.gateway.routes import (
+    alerts,
     cluster,
     environments,
     faults,
@@ -84,6 +85,7 @@ _SUBJECTS = (
     objects,
     usage,
     faults,
+    alerts,
     hosts,
     quotas,
     tokens,
