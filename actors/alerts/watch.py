@@ -16,7 +16,6 @@ from typing import Any, cast
 
 from actorgrid.actors.files.identity import write_atomically
 from actorgrid.actors.gpu.messages import OwnReadings
-from actorgrid.actors.jobs.background import Background
 from actorgrid.actors.ledger.client import LedgerClient
 from actorgrid.actors.notifications.deliveries import Delivery, SettledDelivery
 from actorgrid.actors.notifications.outgoing import OutgoingMessage, one_line
@@ -24,6 +23,7 @@ from actorgrid.actors.notifications.sending import MessageSender
 from actorgrid.actors.replication.messages import ReadPrefix
 from actorgrid.actors.replication.namespaces import cluster_key
 from actorgrid.errors import ActorGridError, WrongState
+from actorgrid.supervisors.background import Background
 from actorgrid.supervisors.envelope import GetMetrics
 from actorgrid.supervisors.server import Server
 
