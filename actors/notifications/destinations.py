@@ -13,8 +13,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import yaml
-
 from actorgrid.errors import KeyExposed, MalformedConfig, TargetNotAllowed, UnknownTarget
 from actorgrid.notification_words import MAIL, WEBHOOK, target_fault, url_fault
 
@@ -93,6 +91,8 @@ def read_operator_file(path: Path) -> OperatorFile:
                 hint=f"chown it to uid {os.geteuid()} and chmod 0600 {path}",
             )
         data = file.read(BYTES_MAX + 1)
+    import yaml  # only where there is such a file: no process of a host has it else
+
     if len(data) > BYTES_MAX:
         raise MalformedConfig(f"{path} is too large", found=f"over {BYTES_MAX} bytes")
     try:

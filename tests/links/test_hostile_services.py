@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from actorgrid.actors.alerts.messages import ListAlerts
 from actorgrid.actors.cluster.messages import (
     AcquireWorker,
     CloseSession,
@@ -20,6 +21,7 @@ from actorgrid.actors.cluster.messages import (
     LeaveLeases,
     LeaveStep,
     ListFaults,
+    NoticeStates,
     RenewSession,
     ReturnWorker,
     WhyHost,
@@ -37,6 +39,7 @@ from actorgrid.actors.work.messages import (
     FindChannel,
     FindWorker,
     LeaseOutput,
+    ReadWorkUsage,
     ReportObjects,
     StartDelay,
     TellWorkerEnd,
@@ -60,6 +63,7 @@ CALLS: dict[str, dict[str, Any]] = {
     "keep_blobs": {"digests": ["ab" * 32]},
     "health": {},
     "hosts_away": {},
+    "notice_states": {},
     "start_delay": {"attempt_id": "j.1"},
     "worker_end": {"worker_id": "general-x-1", "lease_id": "l1"},
     "objects": {"limit": 10},
@@ -94,6 +98,8 @@ CALLS: dict[str, dict[str, Any]] = {
     "membership_present": {},
     "clock": {},
     "fault_report": {},
+    "usage": {"by": "user", "since": 0.0, "user_id": ""},
+    "alerts": {},
     "restart_server": {"server": "gateway"},
     "why_host": {"host_id": "h2"},
     "list_faults": {"host_id": "", "limit": 10},
@@ -200,6 +206,19 @@ class Everyone(Server):
     def _leave_leases(self, request: LeaveLeases) -> list[str]:
         assert all(isinstance(text, str) for pair in request.near.items() for text in pair), request
         return []
+
+    @handles(NoticeStates)
+    def _notice_states(self, _request: NoticeStates) -> dict[str, Any]:
+        return {}
+
+    @handles(ListAlerts)
+    def _list_alerts(self, _request: ListAlerts) -> dict[str, Any]:
+        return {}
+
+    @handles(ReadWorkUsage)
+    def _read_usage(self, request: ReadWorkUsage) -> dict[str, Any]:
+        self._texts(request)
+        return {}
 
     @handles(FaultReport)
     def _fault_report(self, _request: FaultReport) -> dict[str, Any]:
