@@ -10,8 +10,11 @@ from __future__ import annotations
 import os
 import threading
 from collections import deque
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from functools import partial
 from pathlib import Path
-from queue import SimpleQueue
+from queue import Empty, SimpleQueue
 
 from actorgrid.actors.files.untrusted_files import open_to_read, size_of
 from actorgrid.actors.ledger.graph_records import StepResultRecord
@@ -31,6 +34,8 @@ MAX_ERROR_RESULT_BYTES = 4 * 2**20
 """A result file larger than that is not read by the agent."""
 THREADS = 4
 """What waits for one of them is bounded by the attempts that a host runs (``work.max_attempts``)."""
+TOGETHER_MAX = 8
+"""What one of them takes at once: they share the sync of the folder that theirs are in, and are told together."""
 
 
 class ResultSync:
@@ -61,13 +66,12 @@ class ResultSync:
 
     def _work(self) -> None:
         while True:
-            folder, name, waiter = self._asked.get()
-            try:
-                sync(folder, name)
-            except (OSError, NotARegularFile) as error:
-                self._done.append((waiter, error))
-            else:
-                self._done.append((waiter, None))
+            asked = [self._asked.get()]
+            with suppress(Empty):
+                while len(asked) < TOGETHER_MAX:
+                    asked.append(self._asked.get_nowait())
+            errors = sync_all([(folder, name) for folder, name, _ in asked])
+            self._done.extend((waiter, error) for (_, _, waiter), error in zip(asked, errors, strict=True))
             os.eventfd_write(self._wake, 1)
 
     def _tell(self) -> None:
@@ -82,10 +86,31 @@ class ResultSync:
 
 def sync(folder: Path, name: str) -> None:
     """Have the file *name* of *folder*, and that it is there, on disk. Raises OSError, NotARegularFile."""
+    (error,) = sync_all([(folder, name)])
+    if error is not None:
+        raise error
+
+
+def sync_all(files: Sequence[tuple[Path, str]]) -> list[OSError | NotARegularFile | None]:
+    """``sync`` for several: what each raised. The folder that theirs are in is synced once, behind all of them."""
+    errors = [_error_of(partial(_sync_file, folder, name)) for folder, name in files]
+    parents = {folder.parent for (folder, _), error in zip(files, errors, strict=True) if error is None}
+    failed = {parent: _error_of(partial(sync_folder, parent)) for parent in parents}
+    return [error or failed[folder.parent] for (folder, _), error in zip(files, errors, strict=True)]
+
+
+def _sync_file(folder: Path, name: str) -> None:
     with open_to_read(folder, name) as fd:
         os.fsync(fd)
     sync_folder(folder)
-    sync_folder(folder.parent)
+
+
+def _error_of(act: Callable[[], None]) -> OSError | NotARegularFile | None:
+    try:
+        act()
+    except (OSError, NotARegularFile) as error:
+        return error
+    return None
 
 
 def end_of(directory: AttemptDir, status: WorkStatus) -> AttemptEnd:
@@ -93,7 +118,7 @@ def end_of(directory: AttemptDir, status: WorkStatus) -> AttemptEnd:
     spec = directory.read_spec() or lost_spec(directory.attempt_id)
     size = directory.output_size("stderr")
     try:
-        tail = directory.read_output("stderr", max(0, size - STDERR_READ_BYTES), STDERR_READ_BYTES)
+        tail = directory.read_output("stderr", max(0, size - STDERR_READ_BYTES), STDERR_READ_BYTES) if size else b""
     except NotARegularFile as error:
         tail = f"[actorgrid: {error}]".encode()
     if spec["kind"] != "function":

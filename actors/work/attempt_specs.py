@@ -55,7 +55,7 @@ def attempt_spec(
     if rank is not None:
         env = {**launcher_variables(attempt, rank, len(allocation["gpu_uuids"])), **env}
         fixed |= rank_variables(attempt, rank)
-    own_socket = socket_path(paths.work_sockets_dir, f"{host_tag}/{attempt_id}", "s")
+    sockets = paths.work_sockets_dir  # which takes some 50 µs to say: not once for each of them
     spec: WorkSpec = {
         "v": SPEC_VERSION,
         "kind": kind,
@@ -85,8 +85,10 @@ def attempt_spec(
         "max_output_bytes": settings.work.max_output_bytes,
         "memory_bytes": resources.get("memory_mib", 0) * 2**20,
         "isolation_s": isolation_of(allocation, job),
-        "control_path": str(own_socket) if served_by is None else served_by.control_path,
-        "guard_path": str(guard_path(paths.work_sockets_dir, host_tag)),
+        "control_path": str(socket_path(sockets, f"{host_tag}/{attempt_id}", "s"))
+        if served_by is None
+        else served_by.control_path,
+        "guard_path": str(guard_path(sockets, host_tag)),
     }
     takes = list(inputs.of_steps.values()) if kind == "command" else []
     if steps is not None and kind == "command":
@@ -132,7 +134,7 @@ def attempt_spec(
             "inputs": inputs.of_jobs,
             "max_result_bytes": settings.work.max_result_bytes,
             "result_path": str(AttemptDir(paths.attempts_dir, attempt_id).result),
-            "objects": str(object_store_path(paths.work_sockets_dir, host_tag)),
+            "objects": str(object_store_path(sockets, host_tag)),
             "host_id": server.host.host_id,
         }
         if steps is not None:

@@ -5,6 +5,9 @@ from __future__ import annotations
 import errno
 import fcntl
 import os
+import select
+from collections.abc import Callable, Coroutine
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -13,9 +16,11 @@ import pytest
 
 from actorgrid.actors.files.untrusted_files import open_to_write
 from actorgrid.actors.work.attempt_dir import AttemptDir
+from actorgrid.actors.work.attempt_results import TOGETHER_MAX, ResultSync, sync, sync_all
 from actorgrid.actors.work.containment import RECORD, InitEnclosure, read_record, write_record
 from actorgrid.actors.work.linux import MARK_ATTEMPT, boot_id
 from actorgrid.actors.work.output import OutputStream
+from actorgrid.supervisors.runtime import Waiter
 
 
 @pytest.fixture
@@ -152,3 +157,72 @@ def test_the_lock_is_one_for_both_names(folder: AttemptDir) -> None:
         os._exit(code)
     assert os.waitpid(child, 0)[1] == 0
     os.close(lock)
+
+
+def test_of_results_that_are_synced_together_each_has_its_own_error(tmp_path: Path) -> None:
+    def made(parent: str, name: str) -> tuple[Path, str]:
+        (tmp_path / parent / name).mkdir(parents=True)
+        (tmp_path / parent / name / "result.bin").write_bytes(b"x")
+        return tmp_path / parent / name, "result.bin"
+
+    missing, one, other, replaced = tmp_path / "p" / "none", made("p", "a.1"), made("q", "b.1"), made("p", "c.1")
+    (replaced[0] / "result.bin").unlink()
+    (replaced[0] / "result.bin").mkdir()
+    errors = sync_all([one, (missing, "result.bin"), other, replaced])
+    assert [type(error).__name__ for error in errors] == [
+        "NoneType",
+        "FileNotFoundError",
+        "NoneType",
+        "NotARegularFile",
+    ]
+    sync(*one)
+    with pytest.raises(FileNotFoundError):
+        sync(missing, "result.bin")
+
+
+class _Loop:
+    """As much of a server's loop as one descriptor takes."""
+
+    in_place = False
+
+    def __init__(self) -> None:
+        self.watched: list[tuple[int, Callable[[], None]]] = []
+
+    def watch(self, fd: int, told: Callable[[], None]) -> None:
+        self.watched.append((fd, told))
+
+    def run_until(self, done: Callable[[], bool]) -> None:
+        while not done():
+            ((fd, told),) = self.watched
+            assert select.select([fd], [], [], 60.0)[0], "nothing was told"
+            told()
+
+
+def test_more_results_than_are_synced_at_once_are_all_told_each_with_its_own_error(tmp_path: Path) -> None:
+    loop = _Loop()
+    told: dict[int, type[OSError] | None] = {}
+    synced = ResultSync(loop)  # type: ignore[arg-type]
+
+    async def ask(number: int, folder: Path) -> None:
+        try:
+            await synced.synced(folder, "result.bin")
+        except OSError as error:
+            told[number] = type(error)
+        else:
+            told[number] = None
+
+    count = 6 * TOGETHER_MAX
+    for number in range(count):
+        folder = tmp_path / f"a.{number}"
+        folder.mkdir()
+        if number % 5:
+            (folder / "result.bin").write_bytes(b"x")
+        _begin(ask(number, folder))
+    loop.run_until(lambda: len(told) == count)
+    assert told == {number: None if number % 5 else FileNotFoundError for number in range(count)}
+
+
+def _begin(work: Coroutine[Waiter, None, None]) -> None:
+    """Carry a coroutine on whenever what it waits for is there."""
+    with suppress(StopIteration):
+        work.send(None).on_done(lambda: _begin(work))
