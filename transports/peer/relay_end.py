@@ -102,9 +102,11 @@ class RelayEnd(PeerEnd):
         self._busy = True
         try:
             self._handle()
-            if self.session.over is None:
+            while self.session.over is None:
                 self._send()
-                self._handle()
+                if not self.session.events:
+                    break
+                self._handle()  # a stream that takes more now was given more: that would lie until something else goes
         finally:
             self._busy = False
         if self.session.over is not None:
