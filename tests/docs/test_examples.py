@@ -25,8 +25,6 @@ PAGES = [ROOT / "README.md", ROOT / "CHANGELOG.md", *sorted((ROOT / "docs").rglo
 FENCE = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 MARKER = re.compile(r"<!-- not run: (.+?) -->\s*$")
 LINK = re.compile(r"\]\(([^)\s]+)\)")
-TAKES_LONG = re.compile(r"LocalCluster\(|ShardHost\(|^actorgrid (chaos|replay) ", re.MULTILINE)
-"""In a block that starts hosts for itself, or plays with simulated ones: it is of the second tier."""
 NEVER_ENDS = {"up": "the agent it would start runs already", "doctor": "exits with 1 on a machine with problems"}
 
 
@@ -59,11 +57,7 @@ RUN = [block for block in ALL if not block.skipped]
 
 
 def examples(language: str) -> list[Any]:
-    return [
-        pytest.param(block, id=str(block), marks=[pytest.mark.system] if TAKES_LONG.search(block.text) else [])
-        for block in RUN
-        if block.language == language
-    ]
+    return [pytest.param(block, id=str(block)) for block in RUN if block.language == language]
 
 
 def environment(data_dir: Path) -> dict[str, str]:
@@ -103,6 +97,7 @@ def host(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
         agent.stdout.close()
 
 
+@pytest.mark.system
 @pytest.mark.parametrize("block", examples("python"))
 def test_a_python_block_runs(block: Block, host: Path, tmp_path: Path) -> None:
     program = tmp_path / "example.py"
@@ -115,6 +110,7 @@ def test_a_python_block_runs(block: Block, host: Path, tmp_path: Path) -> None:
         assert shown in done.stdout, f"{block} promises {shown}"
 
 
+@pytest.mark.system
 @pytest.mark.parametrize("block", examples("sh"))
 def test_a_shell_block_runs(block: Block, host: Path, tmp_path: Path) -> None:
     (tmp_path / "train.py").write_text("print('trained')\n", encoding="utf-8")
@@ -122,9 +118,14 @@ def test_a_shell_block_runs(block: Block, host: Path, tmp_path: Path) -> None:
     stand_in.write_text("#!/bin/sh\necho GPU 0\n", encoding="utf-8")
     stand_in.chmod(0o755)
     (tmp_path / "graph.yaml").write_text("steps: [{id: a, command: 'true'}, {id: b, command: 'true', after: [a]}]\n")
-    waiting = actorgrid(host, "run", "--detach", "--", "sh", "-c", "echo out; sleep 1", cwd=tmp_path).stdout.strip()
-    graph = actorgrid(host, "submit", "graph.yaml", cwd=tmp_path).stdout.strip() if "GRAPH" in block.text else ""
-    stands_for = {"JOB": waiting, "GRAPH": graph, "nvidia-smi": str(stand_in)}
+    submits = {
+        "JOB": ("run", "--detach", "--", "sh", "-c", "echo out; sleep 1"),
+        "GRAPH": ("submit", "graph.yaml"),
+    }
+    stands_for = {"nvidia-smi": str(stand_in)}
+    for name, command in submits.items():
+        if name in block.text:
+            stands_for[name] = actorgrid(host, *command, cwd=tmp_path).stdout.strip()
     for line in block.text.splitlines():
         words = shlex.split(line, comments=True)
         if not words:

@@ -321,7 +321,7 @@ def test_churn_conserves_every_byte(kind: Any) -> None:
 def test_what_a_pool_takes_of_the_host_goes_back(kind: Any) -> None:
     def churn() -> None:
         pool = kind(GIB)
-        batches = [pool.allocate_many([300] * 500) for _ in range(10)]
+        batches = [pool.allocate_many([300] * 200) for _ in range(10)]
         kept = [block for batch in batches[::2] for block in batch]
         for batch in batches[1::2]:
             pool.free_many(batch)
@@ -335,10 +335,10 @@ def test_what_a_pool_takes_of_the_host_goes_back(kind: Any) -> None:
         churn()
         gc.collect()
         before = tracemalloc.get_traced_memory()[0]
-        for _ in range(5):
+        for _ in range(3):
             churn()
         gc.collect()
-        assert tracemalloc.get_traced_memory()[1] > 200_000, "the kernel's memory is counted too"
+        assert tracemalloc.get_traced_memory()[1] > 80_000, "the kernel's memory is counted too"
         assert tracemalloc.get_traced_memory()[0] - before < 10_000
     finally:
         tracemalloc.stop()
