@@ -99,6 +99,7 @@ class HostAttempts:
         self._waiting: dict[str, float] = {}  # beyond the most that may run, in order; by when each is to begin
         self._stopping = False
         self._left = False
+        self.unreadable: list[AttemptDir] = []  # begun, and their work has written over their specs
         self.ledger_known = False  # set by the manager once our copy of the ledger is filled
         self.usage_of: Callable[[str], UsageRecord | None] = lambda _id: None
         self.on_reported: Callable[[AttemptDir], None] = lambda _directory: None
@@ -114,9 +115,10 @@ class HostAttempts:
                 continue
             spec = directory.read_spec()
             if spec is None or "ledger_token" not in spec:
-                # Nothing was started from it; or its work has written over it, and is ended when the ledger names it.
-                if directory.shim_pid() is None:
-                    directory.remove()
+                if directory.read_started() is None:
+                    directory.remove()  # nothing was started from it
+                else:
+                    self.unreadable.append(directory)
                 continue
             self.adopted_total += 1
             self._begin(attempt_id, spec["ledger_token"], float(spec["isolation_s"]))

@@ -215,6 +215,19 @@ class WorkerManager(LedgerFollower):
     def _take_up_all(self) -> None:
         for allocation in list(self._ledger.allocations.values()):
             self._take_up(allocation)
+        if self._attempts.ledger_known:
+            self._remove_unreadable()
+
+    def _remove_unreadable(self) -> None:
+        """Remove what attempts left that are over and whose specs cannot be read.
+
+        What the ledger still names has begun, and is told as lost: without its folder it would begin again, under the
+        token that it had.
+        """
+        for directory in self._attempts.unreadable:
+            if directory.attempt_id not in self._attempts.live and directory.shim_pid() is None:
+                directory.remove()
+        self._attempts.unreadable.clear()
 
     def _take_up(self, allocation: AllocationRecord) -> None:
         if allocation["host"] != self.host.host_id:

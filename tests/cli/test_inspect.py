@@ -18,7 +18,7 @@ from actorgrid.errors import CallTimeout, NoSuchActor, NotFound, NotSupported
 from .conftest import Door, Invoke
 
 DAY_S = 86_400.0
-"""Ages are in days, shown to the hour, and away from its edges: how long a test takes does not show."""
+"""Ages are in days, shown to the hour, and just past one: how long tests take from their import on does not show."""
 
 
 def node(name: str, **fields: Any) -> dict[str, Any]:
@@ -34,7 +34,7 @@ def node(name: str, **fields: Any) -> dict[str, Any]:
         "address": f"admin.1.{name}",
         "restarts": 0,
         "last_exit": None,
-        "started_at": time.time() - 3.2 * DAY_S,
+        "started_at": time.time() - 3.17 * DAY_S,
         "inspect": {
             "name": name,
             "kind": "shop.till:Till",
@@ -58,7 +58,7 @@ def node(name: str, **fields: Any) -> dict[str, Any]:
     return {**given, **fields}
 
 
-def killed(ago_s: float = 1.1 * DAY_S) -> dict[str, Any]:
+def killed(ago_s: float = 1.09 * DAY_S) -> dict[str, Any]:
     return {"at": time.time() - ago_s, "reason": "killed by SIGKILL", "kind": "killed"}
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import signal
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -242,6 +244,35 @@ def test_a_job_that_has_written_over_its_spec_holds_up_no_start_and_is_ended(
     attempt = rig.ended(attempt_id)["attempts"][0]
     assert attempt["state"] == "lost" and attempt["error"]["code"] == "WorkerLost"
     assert not alive(shim)
+
+
+def test_a_job_that_has_written_over_its_spec_and_is_gone_does_not_run_again(rig: Rig, tmp_path: Path) -> None:
+    """Neither what it did nor its token may come twice: the folder says that it has begun, whatever else it says."""
+    begun = tmp_path / "begun"
+    rig.submit("a", command=["sh", "-c", f"echo once >> {begun}; exec sleep 600"])
+    attempt_id = rig.grant("a")
+    rig.running(attempt_id)
+    wait_for(begun.exists, what="its first word")
+    rig.kill_manager()
+    directory = rig.dir(attempt_id)
+    (directory.path / "spec.msgpack").write_bytes(msgpack.packb({}))
+    shim = directory.shim_pid()
+    assert shim is not None
+    os.kill(shim, signal.SIGKILL)
+    wait_for(lambda: directory.shim_pid() is None, what="its shim's end")
+    rig.start_manager()
+    assert rig.ended(attempt_id)["attempts"][0]["error"]["code"] == "WorkerLost"
+    assert begun.read_text() == "once\n"
+
+
+def test_what_is_left_of_a_forged_attempt_that_the_ledger_has_forgotten_goes(rig: Rig) -> None:
+    rig.kill_manager()
+    directory = rig.dir("forgotten.1")
+    directory.path.mkdir()
+    (directory.path / "spec.msgpack").write_bytes(msgpack.packb({}))
+    (directory.path / "started").write_bytes(msgpack.packb({}))
+    rig.start_manager()
+    rig.node.run_until(lambda: not directory.path.exists(), what="its removal")
 
 
 def test_a_job_that_has_written_over_its_status_is_lost(rig: Rig, tmp_path: Path) -> None:
