@@ -313,6 +313,9 @@ class TaskRequest(Resources):
     notify_on: EventWords = Field(
         default_factory=list, max_length=len(EVENTS) + 1, description=f"of what: {', '.join(EVENTS)}; empty: its end"
     )
+    traceparent: str | None = Field(
+        default=None, max_length=200, description="its place in a trace, as W3C has it; else the header of that name"
+    )
     created_at: datetime = Field(default_factory=utc_now)
 
     @model_validator(mode="after")

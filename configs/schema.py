@@ -363,6 +363,12 @@ class MonitoringSection(Section):
     log_level: Literal["debug", "info", "warning", "error"] = setting("info", "least severe level logged", live=True)
     log_max_bytes: ByteCount = setting(16 * 2**20, "agent.log is rotated at this size, three older ones are kept")
     beat_interval_s: float = setting(1.0, "time between heartbeats of the agent's processes", ge=0.1, le=60)
+    otlp_endpoint: str = setting(
+        "",
+        "collector that is sent spans of jobs by OTLP over HTTP, as http://127.0.0.1:4318; empty: none are made",
+        pattern=r"^(https?://[^\s/]+(/\S*)?)?$",
+        max_length=1000,
+    )
     hang_margin_s: float = setting(
         2.0, "time beyond what a server declared for a handler until it is taken for hung and killed", ge=0.1, le=600
     )

@@ -37,6 +37,7 @@ from actorgrid.errors import (
 )
 
 from .addresses import Address, Addresses, nearest_first, read_address, read_addresses
+from .current_trace import current_traceparent
 from .forks import renew_in_children
 
 if TYPE_CHECKING:
@@ -410,6 +411,8 @@ class AdminHttp:
         asked = {name: _plain(value) for name, value in (query or {}).items() if value is not None}
         target = at.prefix + path + (f"?{urlencode(asked)}" if asked else "")
         headers = {"Accept": "application/json", **(more_headers or {})}
+        if method == "POST" and (place := current_traceparent()):
+            headers["traceparent"] = place
         if self.token:
             headers["Authorization"] = f"Bearer {self.token}"
         payload = None

@@ -260,7 +260,9 @@ class Gateway(LedgerFollower):
         """Calls under way and who listens; requests are counted by route in ``/metrics`` itself."""
         if self._bridge is None or self._app is None:
             return {}
+        spans = {} if self._app.spans is None else self._app.spans.figures()
         return {
+            **spans,
             "gateway_calls_in_flight": self._bridge.in_flight,
             "gateway_event_streams": self._app.hub.listeners,
             "gateway_followed_outputs": self._app.followers,

@@ -29,6 +29,7 @@ from actorgrid.models import JobState
 from actorgrid.supervisors.gc_pause import collection_paused
 from actorgrid.supervisors.runtime import Timer, Waiter
 from actorgrid.supervisors.server import handles
+from actorgrid.supervisors.span_sender import sender_for
 
 from ..ledger.client import LedgerClient, LedgerFollower
 from ..ledger.exec_limits import check_exec
@@ -50,6 +51,7 @@ from .messages import (
     OwnReadings,
     RecentDecisions,
 )
+from .placement_spans import tell_granted
 from .proposals import AttemptPreemption, Grant, JobFailure, Termination
 from .usage_feed import UsageFeed
 
@@ -87,6 +89,7 @@ class GPUCoordinator(LedgerFollower):
         )
         self._idle = IdleWatch(self, self._ledger)
         self._usage = UsageFeed(self, self._registration, self._watch)
+        self._spans = sender_for(self.host)
         self._latency = LatencyWindow()
         self._decisions: deque[dict[str, Any]] = deque(maxlen=DECISIONS_KEPT)
         self._grants_total = 0
@@ -103,6 +106,8 @@ class GPUCoordinator(LedgerFollower):
     def stop(self, reason: str) -> None:
         """End the probe child."""
         self._registration.inventory.stop()
+        if self._spans is not None:
+            self._spans.close()
 
     def setting_changed(self, key: str) -> None:
         """Take over the size of the queue, which may change while the host runs."""
@@ -265,8 +270,13 @@ class GPUCoordinator(LedgerFollower):
                 command = grant.command(self._ledger.term, self._ports())
                 if isinstance(command, GrantLease):
                     command = replace(command, max_isolation_s=self.host.settings.work.max_isolation_s)
+                job = self._ledger.jobs.get(grant.job_id) if self._spans is not None else None
+                asked = time()
                 result: GrantAnswer = await self._ledger.propose(command)
                 self._grants_total += 1
+                if self._spans is not None and job is not None:
+                    hosts = [host for host, _ in grant.shares]
+                    tell_granted(self._spans, job, grant.number, hosts, grant.latency_us, asked, time())
                 self._decisions.appendleft(self._decision(grant))
                 await self._seen(grant, result["token"][1])
                 return
@@ -462,6 +472,8 @@ class GPUCoordinator(LedgerFollower):
             value = self._latency.percentile(percent)
             if value is not None:
                 figures[f"placement_latency_p{percent}_us"] = value
+        if self._spans is not None:
+            figures |= self._spans.figures()
         return figures | self._registration.sampling.figures() | self._registration.heat.figures()
 
     def status(self) -> dict[str, Any]:

@@ -18,6 +18,7 @@ from actorgrid.labels import is_labels
 from actorgrid.notification_words import is_events, is_targets
 from actorgrid.output_paths import is_outputs
 from actorgrid.sizes import ANNOTATION_BYTES_MAX, ANNOTATIONS_MAX
+from actorgrid.trace_context import is_traceparent
 
 from .field_checks import (
     GANG_MEMBERS_MAX,
@@ -127,6 +128,7 @@ JOB_CHECKS: dict[str, Check] = {
     "stop_when_idle_s": lambda value: is_number(value) and 0 < value <= 1e9,
     "notify": is_targets,
     "notify_on": is_events,
+    "traceparent": is_traceparent,
 }
 JOB_FIELDS_SINCE: dict[str, int] = {
     "annotations": 3,
@@ -138,6 +140,7 @@ JOB_FIELDS_SINCE: dict[str, int] = {
     "stop_when_idle_s": 9,
     "notify": 9,
     "notify_on": 9,
+    "traceparent": 9,
 }
 """The version that a field of ``JOB_CHECKS`` came with, where that is not 1: a command with such a job carries it. A
 record has it only where it was given. In entries of a lower version it is kept as it is, as the hosts of then did, and

@@ -258,6 +258,8 @@ class JobRecord(TypedDict):
     """The paths that are kept when an attempt ends, relative to its directory."""
     container: NotRequired[ContainerWish]
     """The container that its command runs in."""
+    traceparent: NotRequired[str]
+    """Its place in a trace: the span that tells of its submission."""
     pty: NotRequired[bool]
     """Whether its command has a terminal, which people attach to."""
     taken: NotRequired[int]

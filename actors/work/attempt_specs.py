@@ -17,6 +17,7 @@ from actorgrid.actors.ledger.records import isolation_of
 from actorgrid.supervisors.server import Server
 
 from .attempt_dir import AttemptDir
+from .attempt_spans import trace_variable
 from .containers import name_of
 from .environment import by_vendor, device_variables, work_environment
 from .gang_environment import launcher_variables, rank_variables
@@ -68,7 +69,7 @@ def attempt_spec(
         "env": work_environment(
             os.environ,
             env,
-            fixed,
+            {**fixed, **trace_variable(job, attempt_id, traced=bool(settings.monitoring.otlp_endpoint))},
             host_tag=host_tag,
             work_id=attempt_id,
             token=allocation["token"],

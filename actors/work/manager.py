@@ -21,8 +21,10 @@ from actorgrid.actors.ledger.record_types import NO_ALLOCATION, NO_HOST, Allocat
 from actorgrid.errors import ActorGridError
 from actorgrid.supervisors.runtime import Runtime
 from actorgrid.supervisors.server import handles
+from actorgrid.supervisors.span_sender import sender_for
 
 from .attempt_dir import AttemptDir
+from .attempt_spans import AttemptSpans
 from .attempt_specs import guard_path
 from .attempts import HostAttempts
 from .collected_outputs import bound_outputs
@@ -68,6 +70,7 @@ from .object_store import ObjectStoreProcess
 from .outcomes import idle_reason, overdrawn, overdrawn_reason, overheated, overheated_reason
 from .process_tree import owners_of, send
 from .usage_keeper import WRITE_S, UsageKeeper
+from .work_records import WorkStatus
 from .worker_end import WorkerEnding
 from .zygote_link import ZygoteLink
 
@@ -101,6 +104,8 @@ class WorkerManager(LedgerFollower):
         self._objects = ObjectStoreProcess(self, self._zygote)
         self._usage = UsageKeeper(self, self._ledger)
         self._attempts.usage_of = self._usage.usage_of
+        self._spans = sender_for(host)
+        self._attempt_spans = None if self._spans is None else AttemptSpans(self._spans, host.host_id, self._status_of)
         self._follows = False
         self._killed_escaped = 0
         self._cached_results = CachedResults()
@@ -156,6 +161,8 @@ class WorkerManager(LedgerFollower):
                     break
                 time.sleep(0.005)
         self._usage.leave()
+        if self._spans is not None:
+            self._spans.close()
         self._attempts.leave()
         self._leases.leave()
         self._objects.leave()
@@ -172,6 +179,9 @@ class WorkerManager(LedgerFollower):
         folders += [AttemptDir(self.host.paths.workers_dir, worker.worker_id) for worker in self._leases.workers()]
         folders += self._objects.folders()
         return folders
+
+    def _status_of(self, attempt_id: str) -> WorkStatus | None:
+        return AttemptDir(self.host.paths.attempts_dir, attempt_id).read_status()
 
     def _prolong(self, absence_index: int) -> None:
         """Let what runs go on for as long as the ledger has everybody wait for this host."""
@@ -199,6 +209,8 @@ class WorkerManager(LedgerFollower):
 
     def _on_applied(self, message: Applied) -> None:
         self._usage.applied(message)
+        if self._attempt_spans is not None:
+            self._attempt_spans.applied(message)
         for kind, identity, record in message.changes:
             if kind == "allocation":
                 if record is None:
@@ -445,6 +457,8 @@ class WorkerManager(LedgerFollower):
             figures[f"attempts_ended_{outcome}_total"] = float(count)
         for (pool, state), count in self._leases.counts().items():
             figures[f"workers_{pool}_{state}"] = float(count)
+        if self._spans is not None:
+            figures |= self._spans.figures()
         figures["object_stores_started_total"] = float(self._objects.starts_total)
         return {**figures, **{name: float(value) for name, value in self._objects.figures.items()}}
 

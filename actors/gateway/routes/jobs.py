@@ -10,6 +10,7 @@ from typing import Any
 from actorgrid.actors.cluster.messages import AcceptJobs, GetJob, ListJobs, RequestCancel, Why
 from actorgrid.actors.gateway.job_notices import check_targets, notices_shown, with_defaults
 from actorgrid.actors.gateway.job_requests import job_checks, job_record
+from actorgrid.actors.gateway.job_tracing import in_traces, tell
 from actorgrid.actors.gateway.schemas.answers import (
     Accepted,
     BatchAccepted,
@@ -50,6 +51,7 @@ from actorgrid.errors import (
 )
 from actorgrid.labels import labels_of
 from actorgrid.models import Job, JobState, TaskRequest
+from actorgrid.trace_context import HEADER
 
 ROUTES = RouteTable(Route)
 ADMISSION = (
@@ -104,8 +106,16 @@ async def post_jobs(call: RequestContext) -> Any:
 
 
 async def _accept(call: RequestContext, requests: list[TaskRequest]) -> list[SubmittedJob]:
+    spans, header = call.app.spans, call.http.headers.get(HEADER)
+    parents: dict[str, str] = {}
+    began = time()
+    if spans is not None or header is not None:
+        requests, parents = in_traces(requests, header, spans, call.app.ledger.members)
     jobs = await recorded(call, requests)
+    asked = time()
     accepted: list[SubmittedJob] = await call.ask("cluster_manager", AcceptJobs(jobs), COMMIT_TIMEOUT_S)
+    if spans is not None:
+        tell(spans, jobs, parents, began, asked, time())
     return accepted
 
 

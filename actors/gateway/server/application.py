@@ -62,6 +62,7 @@ from actorgrid.actors.telemetry.prometheus import HttpFigures, render
 from actorgrid.configs.schema import Settings
 from actorgrid.errors import ActorGridError, BadRequest, HostUnreachable, NotFound
 from actorgrid.sizes import STATE_KEY_MAX
+from actorgrid.supervisors.span_sender import sender_for
 
 from .auth import TokenGate, allowed_names, check_host, is_here
 from .bridge import Bridge
@@ -161,6 +162,7 @@ class GatewayApp:
     ) -> None:
         self.host = host
         self.ledger = ledger
+        self.spans = sender_for(host)
         self.url = url
         self.certificate = certificate
         self.bridge = bridge
@@ -218,6 +220,8 @@ class GatewayApp:
     def close(self) -> None:
         """End the thread pools; nothing may be asked of the application afterwards."""
         self._pool.shutdown(wait=True, cancel_futures=True)
+        if self.spans is not None:
+            self.spans.close()
         self._file_pool.shutdown(wait=False, cancel_futures=True)  # a disk that hangs does not keep us
 
     # -- figures
