@@ -27,8 +27,8 @@ def tell_granted(
     spans: SpanSender, job: JobRecord, number: int, hosts: Sequence[str], latency_us: float, asked: float, ended: float
 ) -> None:
     """Tell how attempt *number* of *job* came to *hosts*: the ledger was asked from *asked* to *ended*."""
-    submitted = read_traceparent(job.get("traceparent"))
-    if submitted is None:
+    of_job = read_traceparent(job.get("traceparent"))
+    if of_job is None:
         return
     subject = f"{job['job_id']}.{number}"
     decided = asked - latency_us / 1e6
@@ -37,7 +37,7 @@ def tell_granted(
 
     def send(name: str, began: float, until: float, **more: str | float) -> None:
         told = {**about, **{f"actorgrid.{key}": value for key, value in more.items()}}
-        spans.send(SpanFacts(name, submitted.below(name, subject), submitted.span_id, began, until, told))
+        spans.send(SpanFacts(name, of_job.below(name, subject), of_job.span_id, began, until, told))
 
     send("queue wait", min(since, decided), decided, waited_for=reason)
     send("placement", decided, asked, hosts=",".join(hosts[:16]))

@@ -22,10 +22,10 @@ RUN = "run"
 
 def trace_variable(job: JobRecord, attempt_id: str, *, traced: bool) -> dict[str, str]:
     """The variable that has the work go on with the trace of its job; *traced*: its ``run`` is a span of that."""
-    submitted = read_traceparent(job.get("traceparent"))
-    if submitted is None:
+    of_job = read_traceparent(job.get("traceparent"))
+    if of_job is None:
         return {}
-    return {VARIABLE: (submitted.below(RUN, attempt_id) if traced else submitted).to_text()}
+    return {VARIABLE: (of_job.below(RUN, attempt_id) if traced else of_job).to_text()}
 
 
 class AttemptSpans:
@@ -42,14 +42,14 @@ class AttemptSpans:
         for kind, _identity, record in message.changes:
             if kind != "job" or record is None or not record.get("traceparent"):
                 continue
-            submitted = read_traceparent(record["traceparent"])
+            of_job = read_traceparent(record["traceparent"])
             for attempt in record["attempts"][-1:]:
                 for part in attempt.get("members", (attempt,)):
-                    if submitted is not None and part["host"] == self._host_id and part["allocation_id"] in over:
-                        self._tell(record, submitted, attempt, part)
+                    if of_job is not None and part["host"] == self._host_id and part["allocation_id"] in over:
+                        self._tell(record, of_job, attempt, part)
 
     def _tell(
-        self, job: JobRecord, submitted: TraceContext, attempt: AttemptRecord, part: AttemptRecord | GangMemberRecord
+        self, job: JobRecord, of_job: TraceContext, attempt: AttemptRecord, part: AttemptRecord | GangMemberRecord
     ) -> None:
         attempt_id = part["allocation_id"]
         status = self._status_of(attempt_id) or {}
@@ -64,7 +64,7 @@ class AttemptSpans:
         }
         if began is not None:
             built: dict[str, Attribute] = {"actorgrid.environment": job["environment"]} if "environment" in job else {}
-            self._send("start", submitted, attempt_id, attempt["placed_at"], began, {**about, **built})
+            self._send("start", of_job, attempt_id, attempt["placed_at"], began, {**about, **built})
             outcome: dict[str, Attribute] = {
                 "actorgrid.outcome": part["state"],
                 "actorgrid.gpus": len(part["gpu_uuids"]),
@@ -73,18 +73,18 @@ class AttemptSpans:
                 outcome["process.exit.code"] = part["exit_code"]
             why = "" if part["error"] is None else part["error"].get("message", "")
             failed = str(why or part["state"]) if part["state"] != "succeeded" else ""
-            self._send(RUN, submitted, attempt_id, began, ended, {**about, **outcome}, failed)
-        self._send("report", submitted, attempt_id, ended, time(), about)
+            self._send(RUN, of_job, attempt_id, began, ended, {**about, **outcome}, failed)
+        self._send("report", of_job, attempt_id, ended, time(), about)
 
     def _send(
         self,
         name: str,
-        submitted: TraceContext,
+        of_job: TraceContext,
         attempt_id: str,
         began: float,
         ended: float,
         about: dict[str, Attribute],
         error: str = "",
     ) -> None:
-        place = submitted.below(name, attempt_id)
-        self._spans.send(SpanFacts(name, place, submitted.span_id, began, ended, about, error))
+        place = of_job.below(name, attempt_id)
+        self._spans.send(SpanFacts(name, place, of_job.span_id, began, ended, about, error))

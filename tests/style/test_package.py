@@ -22,6 +22,7 @@ BROUGHT_BY_USERS = {"torch"}
 STARTED = {"uv", "tzdata"}  # programs and files that come as distributions: nothing of theirs is imported
 # A distribution's modules, where the name alone does not say.
 MODULES = {"pyyaml": "yaml", "python-dotenv": "dotenv", "nvidia-ml-py": "pynvml", "pillow": "PIL", "google-re2": "re2"}
+MODULES |= dict.fromkeys(("opentelemetry-sdk", "opentelemetry-exporter-otlp-proto-http"), "opentelemetry")
 
 
 def imported(source: str) -> set[str]:
