@@ -251,9 +251,15 @@ class GraphRequest(RequestBody):
 
     @property
     def asks_commands(self) -> bool:
-        """Whether more is asked of its commands than to run: words that others wait for, files that they take."""
+        """Whether more is asked of its commands than to run: words that others wait for, files that they take. Or
+        steps go by another trigger, or by the contrary of a condition: hosts of before cannot read that either."""
         asked = {each.step for step in self.steps for each in step.when}
-        return any(step.kind is StepKind.COMMAND and (step.outputs or step.id in asked) for step in self.steps)
+        return any(
+            (step.kind is StepKind.COMMAND and (step.outputs or step.id in asked))
+            or step.trigger is not Trigger.NONE_FAILED
+            or any(each.negated for each in step.when)
+            for step in self.steps
+        )
 
     @model_validator(mode="before")
     @classmethod

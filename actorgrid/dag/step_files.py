@@ -3,6 +3,7 @@
 A pack is ``MAGIC`` and a tar archive of regular files, links that stay inside, and empty folders, in the order of their
 paths, without times and owners: the same files give the same bytes, so that the digest of the pack is one of what was
 left. Whoever unpacks one did not make it: no path leads out, and nothing but files, links and folders comes out.
+Nothing of it lies behind one of its links, and no link goes up (``..``) behind another: so texts say where all leads.
 """
 
 from __future__ import annotations
@@ -58,13 +59,23 @@ def pack_files(folder: Path, bytes_max: int) -> bytes:
     """The pack of all that is in *folder*. Raises OutputMissing, OSError."""
     buffer = io.BytesIO()
     buffer.write(MAGIC)
+    paths = _paths(folder)
+    links = {path: os.readlink(folder / path) for path in paths if (folder / path).is_symlink()}
+    for path, target in links.items():
+        if _goes_up_behind_a_link(path, target, links):
+            raise OutputMissing(
+                "a link among the outputs of a step goes up behind another link",
+                asked=path,
+                found=f"it leads to {target[:200]}",
+                hint="have it lead there on a way without that link, or leave the file itself",
+            )
     with tarfile.open(fileobj=buffer, mode="w", format=tarfile.PAX_FORMAT) as archive:
-        for path in _paths(folder):
+        for path in paths:
             source = folder / path
             facts = source.lstat()
             member = tarfile.TarInfo(path)
-            if source.is_symlink():
-                member.type, member.linkname = tarfile.SYMTYPE, os.readlink(source)
+            if path in links:
+                member.type, member.linkname = tarfile.SYMTYPE, links[path]
             elif source.is_dir():
                 member.type, member.mode = tarfile.DIRTYPE, 0o755
             else:
@@ -162,6 +173,7 @@ def _members(pack: bytes) -> list[tarfile.TarInfo]:
         if isinstance(error, MalformedBody):
             raise
         raise MalformedBody("a pack of files cannot be read", found=str(error)[:200]) from None
+    _check_links(found)
     return found
 
 
@@ -169,3 +181,26 @@ def _check(member: tarfile.TarInfo) -> None:
     plain = member.isreg() or member.isdir() or (member.issym() and not leads_out(member.name, member.linkname))
     if not plain or member.sparse is not None or inside(member.name) != member.name:
         raise MalformedBody("a pack holds what is no file inside of its folder", asked=member.name[:200])
+
+
+def _check_links(members: list[tarfile.TarInfo]) -> None:
+    """Refuse what lies behind a link of the pack, and a link that goes up behind another. Raises MalformedBody."""
+    links = {member.name: member.linkname for member in members if member.issym()}
+    for member in members if links else ():
+        behind = any(member.name[:end] in links for end, each in enumerate(member.name) if each == "/")
+        if behind or (member.issym() and _goes_up_behind_a_link(member.name, member.linkname, links)):
+            raise MalformedBody("a pack of files has a link that may lead out", asked=member.name[:200])
+
+
+def _goes_up_behind_a_link(path: str, target: str, links: Mapping[str, str]) -> bool:
+    """Whether the link at *path* goes up where its text does not say any more in which folder it is."""
+    at, behind = path.rpartition("/")[0], False
+    for part in target.split("/"):
+        if part == "..":
+            if behind:
+                return True
+            at = at.rpartition("/")[0]
+        elif part not in ("", "."):
+            at = f"{at}/{part}" if at else part
+            behind = behind or at in links
+    return False

@@ -51,10 +51,11 @@ from ..work.messages import (
     StartDelay,
     TellWorkerEnd,
 )
+from ..work.usage_rows import within
 from .measuring import SERVICE
 from .output_pages import outputs_page, read_output_piece
 from .output_search import last_lines, matching_lines, place_since
-from .pieces import Fields, Piece, check_digest, is_count, read_piece, read_result_piece
+from .pieces import PIECE_BYTES_MAX, Fields, Piece, check_digest, is_count, read_piece, read_result_piece
 from .relays import Relays
 
 WAIT_S_MAX = 10.0
@@ -385,7 +386,8 @@ class Services:
     async def _usage(self, _asker: str, fields: Fields) -> Any:
         """Answer what work of this host used."""
         ask = ReadWorkUsage(_text(fields, "by"), _number(fields, "since", most=1e12), _text(fields, "user_id"))
-        return await self._server.call("worker_manager", ask, USAGE_S)
+        found: dict[str, Any] = await self._server.call("worker_manager", ask, USAGE_S)
+        return {**found, "rows": within(found["rows"], PIECE_BYTES_MAX)}
 
     async def _worker_end(self, _asker: str, fields: Fields) -> Any:
         ask = TellWorkerEnd(_text(fields, "worker_id"), _text(fields, "lease_id"))

@@ -201,6 +201,8 @@ class AttemptDir:
         from .linux import boot_id
 
         data, started = msgpack.packb({"pid": os.getpid(), "boot_id": boot_id()}), self.path / "started"
+        if os.path.lexists(started):
+            return False  # a second name of the lock's file: what the first one wrote stays
         try:
             # Whole before it has the name. Whoever holds the lock is the only one who writes.
             os.pwrite(lock, data, 0)

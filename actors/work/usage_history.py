@@ -1,9 +1,10 @@
 """What work of this host has used, kept on its disk: by piece of work for a time, behind that by day.
 
-One SQLite file. ``ENTRIES_MAX`` pieces of work are kept one by one; the oldest of them are brought together by day,
-user and model when more come, and days are kept for ``DAYS_MAX``. So the file stays below some 150 MB, and what was
-used by whom is known for over a year. It is written every few seconds, unsynced by the rule of SQLite's WAL: a killed
-agent loses nothing that was written, a machine that loses its power the last writes.
+One SQLite file. ``ENTRIES_MAX`` pieces of work are kept one by one; the oldest of them are brought together by day and
+user when more come, or when all take more than ``BYTES_MAX``, as work with many labels and devices does. Days are kept
+for ``DAYS_MAX``. So the file stays below some 150 MB, and what was used by whom is known for over a year. It is written
+every few seconds, unsynced by the rule of SQLite's WAL: a killed agent loses nothing that was written, a machine that
+loses its power the last writes.
 """
 
 from __future__ import annotations
@@ -14,11 +15,13 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import cast
 
-from .usage_rows import UsageEntry, UsageRow, add_row, empty_row, in_order, rows_of
+from .usage_rows import UsageEntry, UsageRow, add_row, empty_row, in_order, joined, rows_of
 
 ENTRIES_MAX = 200_000
 TRIM = 20
 """A twentieth of them is brought together at a time."""
+BYTES_MAX = 140 * 10**6
+"""Of the file, without what is free in it."""
 DAYS_MAX = 400
 DAY_S = 86_400
 BUSY_S = 5.0
@@ -35,8 +38,9 @@ _KEEP_PART = "insert or ignore into works (id, user_id, ended_at, entry) values 
 class UsageHistory:
     """The file *path*; for one thread at a time. Raises sqlite3.Error, also for a file that is none."""
 
-    def __init__(self, path: Path, entries_max: int = ENTRIES_MAX) -> None:
+    def __init__(self, path: Path, entries_max: int = ENTRIES_MAX, bytes_max: int = BYTES_MAX) -> None:
         self._entries_max = entries_max
+        self._bytes_max = bytes_max
         path.touch(0o600)
         self._db = sqlite3.connect(path, isolation_level=None, check_same_thread=False, timeout=BUSY_S)
         try:
@@ -53,10 +57,17 @@ class UsageHistory:
         self._db.close()
 
     def add(self, entries: Iterable[UsageEntry], now: float) -> None:
-        """Keep *entries*, all of them or none; one that is kept already is replaced, but not by an incomplete one."""
+        """Keep *entries*, all of them or none; one that is kept already is replaced, but not by an incomplete one.
+
+        A whole one behind an incomplete one is the same work after the machine's next start: both count.
+        """
         self._db.execute("begin immediate")
         try:
             for entry in entries:
+                before = None if entry["incomplete"] else self._kept(entry["id"])
+                if before is not None and before["incomplete"]:
+                    entry = joined(before, entry)
+                    self._db.execute("delete from works where id = ?", (entry["id"],))
                 self._db.execute(
                     _KEEP_PART if entry["incomplete"] else _KEEP,
                     (entry["id"], entry["user_id"], entry["ended_at"], json.dumps(entry, separators=(",", ":"))),
@@ -68,9 +79,29 @@ class UsageHistory:
             self._db.execute("rollback")
             raise
 
+    def _kept(self, work_id: str) -> UsageEntry | None:
+        found = self._db.execute("select entry from works where id = ?", (work_id,)).fetchone()
+        return None if found is None else cast("UsageEntry", json.loads(found[0]))
+
+    def _is_kept(self, entry: UsageEntry) -> bool:
+        """Whether *entry*, which is over, is in the file: it may have been written since it was looked at."""
+        kept = None if entry["ended_at"] is None else self._kept(entry["id"])
+        return kept is not None and (bool(entry["incomplete"]) or kept["ended_at"] == entry["ended_at"])
+
+    def _used_bytes(self) -> int:
+        pages, free, size = (
+            int(self._db.execute(f"pragma {name}").fetchone()[0])
+            for name in ("page_count", "freelist_count", "page_size")
+        )
+        return (pages - free) * size
+
     def _trim(self, now: float) -> None:
+        too_many = 0
         if self._count > self._entries_max:
             too_many = self._count - self._entries_max + self._entries_max // TRIM
+        elif self._count and self._used_bytes() > self._bytes_max:
+            too_many = self._count // TRIM + 1
+        if too_many:
             found = self._db.execute(
                 "select number, ended_at, entry from works order by ended_at limit ?", (too_many,)
             ).fetchall()
@@ -104,7 +135,7 @@ class UsageHistory:
 
         What is only kept by day counts where *by* is a user or tenant, and from the beginning of the day of *since*.
         """
-        entries = [entry for entry in running if user_id in ("", entry["user_id"])]
+        entries = [entry for entry in running if user_id in ("", entry["user_id"]) and not self._is_kept(entry)]
         query = "select entry from works where ended_at >= ? and ? in ('', user_id)"
         entries += (cast("UsageEntry", json.loads(entry)) for (entry,) in self._db.execute(query, (since, user_id)))
         rows = {row["key"]: row for row in rows_of(entries, by, since, now, host_id)}

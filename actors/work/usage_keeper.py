@@ -32,7 +32,7 @@ from .linux import boot_id
 from .messages import DevicesSampled, ReadWorkUsage
 from .usage_history import UsageHistory
 from .usage_meter import HeldDevice, HeldWork, UsageMeter
-from .usage_rows import UsageEntry, UsageRow, entry_of
+from .usage_rows import UsageEntry, UsageRow, entry_of, merged
 
 WRITE_S = 5.0
 PENDING_MAX = 20_000
@@ -70,7 +70,7 @@ class UsageKeeper:
             meter = UsageMeter.from_plain(kept["meter"])
         except FileNotFoundError:
             return
-        except (OSError, ValueError, TypeError, KeyError) as error:
+        except (OSError, ValueError, TypeError, KeyError, AttributeError) as error:
             self._server.log.warning("what work used before this start is not known: %s", error)
             return
         if boot == self._boot:
@@ -235,7 +235,7 @@ class UsageKeeper:
         def read() -> tuple[list[UsageRow], float]:
             history = self._opened()
             rows = history.rows(running, asked.by, asked.since, wall, asked.user_id, host_id)
-            return rows, history.kept_since()
+            return merged(rows), history.kept_since()
 
         try:
             rows, kept_since = await self._background.run(read)

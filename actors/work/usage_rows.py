@@ -9,6 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, NotRequired, TypedDict, TypeVar
 
+import msgpack
+
 from .usage_meter import WorkUsage
 
 GROUPS = ("user", "tenant", "job", "gpu", "model", "host", "kind", "label")
@@ -177,12 +179,56 @@ def merged(rows: Iterable[UsageRow]) -> list[UsageRow]:
         else:
             add_row(known, row)
     ordered = in_order(found.values())
-    if len(ordered) <= ROWS_MAX:
-        return ordered
+    return ordered if len(ordered) <= ROWS_MAX else _first(ordered, ROWS_MAX - 1)
+
+
+def within(rows: list[UsageRow], bytes_max: int) -> list[UsageRow]:
+    """*rows*, in their order, as far as they take *bytes_max* in an answer to another host; of the rest one row."""
+    size = 0
+    for count, row in enumerate(rows):
+        size += len(msgpack.packb(row))
+        if size > bytes_max:
+            return _first(rows, count)
+    return rows
+
+
+def _first(ordered: list[UsageRow], count: int) -> list[UsageRow]:
+    """The first rows, and one of all behind them, in which a row of that name is as well."""
     others = empty_row(OTHERS)
-    for row in ordered[ROWS_MAX - 1 :]:
-        add_row(others, row)
-    return [*ordered[: ROWS_MAX - 1], others]
+    for place, row in enumerate(ordered):
+        if place >= count or row["key"] == OTHERS:
+            add_row(others, row)
+    return [*(row for row in ordered[:count] if row["key"] != OTHERS), others]
+
+
+def joined(first: UsageEntry, then: UsageEntry) -> UsageEntry:
+    """One entry of two parts of the same work, the first of which the machine took along when it went down."""
+    devices = {device["uuid"]: device for device in first["devices"]}
+    for device in then["devices"]:
+        before = devices.get(device["uuid"])
+        devices[device["uuid"]] = device if before is None else _both(before, device)
+    return {
+        **then,
+        "began_at": min(first["began_at"], then["began_at"]),
+        "held_s": first["held_s"] + then["held_s"],
+        "core_s": first["core_s"] + then["core_s"],
+        "cpu_s": _plus(first["cpu_s"], then["cpu_s"]),
+        "max_rss_bytes": _most(first["max_rss_bytes"], then["max_rss_bytes"]),
+        "incomplete": first["incomplete"],
+        "devices": list(devices.values()),
+    }
+
+
+def _both(first: DeviceEntry, then: DeviceEntry) -> DeviceEntry:
+    return {
+        **then,
+        "gpu_s": first["gpu_s"] + then["gpu_s"],
+        "memory_mib_s": _plus(first["memory_mib_s"], then["memory_mib_s"]),
+        "memory_high_mib": _most(first["memory_high_mib"], then["memory_high_mib"]),
+        "energy_j": _plus(first["energy_j"], then["energy_j"]),
+        "energy_estimated_s": first["energy_estimated_s"] + then["energy_estimated_s"],
+        "unsampled_s": first["unsampled_s"] + then["unsampled_s"],
+    }
 
 
 def in_order(rows: Iterable[UsageRow]) -> list[UsageRow]:

@@ -10,6 +10,7 @@ import pytest
 
 from actorgrid.dag.graph_documents import checked_request, read_graph_file, request_of
 from actorgrid.dag.model import StepKind
+from actorgrid.dag.requests import GraphRequest
 from actorgrid.dag.wfcommons import graph_of, is_wfcommons
 from actorgrid.errors import CyclicGraph, InvalidGraph, UnboundedLoop
 
@@ -78,6 +79,26 @@ def test_a_graph_is_read_from_json(tmp_path: Path) -> None:
 def test_what_is_wrong_is_named_with_its_place(document: dict[str, Any], words: str) -> None:
     with pytest.raises(InvalidGraph, match=words):
         request_of(document)
+
+
+CALL = {"offset": 0, "size": 9}
+
+
+@pytest.mark.parametrize(
+    ("more", "asks"),
+    [
+        ({}, False),
+        ({"trigger": "none_failed"}, False),
+        ({"trigger": "some_succeeded"}, True),
+        ({"kind": "function", "call": CALL, "when": {"step": "f", "word": 1}}, False),
+        ({"kind": "function", "call": CALL, "when": {"step": "f", "word": 1, "negated": True}}, True),
+        ({"when": {"step": "a", "word": "x"}}, True),
+    ],
+)
+def test_what_hosts_of_before_cannot_read_says_so(more: dict[str, Any], asks: bool) -> None:
+    steps = [{"id": "a", "command": "x"}, {"id": "f", "kind": "function", "call": CALL}]
+    last = {"id": "z", "after": ["a"], **({} if "call" in more else {"command": "x"}), **more}
+    assert GraphRequest(steps=[*steps, last], bundle="0" * 64).asks_commands is asks
 
 
 def test_files_that_commands_read_are_part_of_their_key(tmp_path: Path) -> None:

@@ -89,3 +89,45 @@ def test_a_link_of_the_pack_does_not_lead_others_of_it_out(tmp_path: Path) -> No
     (folder / "way").symlink_to(tmp_path / "outside")
     put_files(hostile("way", tarfile.SYMTYPE, "inside"), folder)
     assert (folder / "way").readlink() == Path("inside")
+
+
+def packed(*members: tuple[str, str | bytes]) -> bytes:
+    """A pack of files (bytes) and links (text), whoever might write such."""
+    buffer = io.BytesIO()
+    with tarfile.open(fileobj=buffer, mode="w") as archive:
+        for name, content in members:
+            member = tarfile.TarInfo(name)
+            if isinstance(content, str):
+                member.type, member.linkname = tarfile.SYMTYPE, content
+                archive.addfile(member)
+            else:
+                member.size = len(content)
+                archive.addfile(member, io.BytesIO(content))
+    return MAGIC + buffer.getvalue()
+
+
+@pytest.mark.parametrize(
+    "pack",
+    [
+        packed(("a/b/up", "../.."), ("out", "a/b/up/../.."), ("out/evil", b"x")),
+        packed(("a/b/up", "../.."), ("out", "a/b/up/../../etc")),
+        packed(("inner", "a"), ("inner/file", b"x")),
+        packed(("inner/file", b"x"), ("inner", "a")),
+    ],
+    ids=["two links lead out", "a link leads out behind another", "behind a link", "before its link"],
+)
+def test_links_of_a_pack_do_not_lead_out_together(pack: bytes, tmp_path: Path) -> None:
+    with pytest.raises(MalformedBody, match="link"):
+        put_files(pack, tmp_path / "deep" / "in")
+    assert not [path for path in tmp_path.rglob("*") if path.is_file()]
+
+
+def test_links_by_way_of_others_come_out_and_one_that_goes_up_behind_another_is_named(tmp_path: Path) -> None:
+    folder = made(tmp_path / "one")
+    (folder / "best").symlink_to("plots/../plots")
+    (folder / "plots" / "empty" / "last").symlink_to("../../best/a.svg")
+    put_files(pack_files(folder, 2**20), tmp_path / "out")
+    assert (tmp_path / "out/plots/empty/last").read_text() == "<svg/>"
+    (folder / "odd").symlink_to("best/../run")
+    with pytest.raises(OutputMissing, match="behind another link"):
+        pack_files(folder, 2**20)

@@ -13,6 +13,8 @@ def test_rows_that_make_no_sense_are_left_out_and_the_rest_is_added_up(town: Any
     assert (row["key"], row["gpu_s"], row["models"], row["energy_j"]) == ("job", 2.0, {"H100": 2.0}, None)
     assert answer["since"] > 1e9 and answer["kept_since"] == 5.0 and answer["by"] == "job"
     assert town.http("GET", "/api/usage?by=label:team&user=ann").json["rows"][0]["key"] == "ann"
+    odd = town.http("GET", "/api/usage?by=kind")
+    assert odd.status == 200 and odd.json["rows"] == [] and odd.json["kept_since"] is None
 
 
 @pytest.mark.parametrize(

@@ -28,7 +28,7 @@ from actorgrid.actors.cluster.messages import (
 )
 from actorgrid.actors.gpu.messages import AcquireLease, OwnReadings
 from actorgrid.actors.host.messages import RestartHost, RestartServer
-from actorgrid.actors.links.pieces import pack, unpack_fields
+from actorgrid.actors.links.pieces import pack, unpack, unpack_fields
 from actorgrid.actors.links.relays import Relays
 from actorgrid.actors.links.services import Services
 from actorgrid.actors.membership.messages import Reaches
@@ -44,6 +44,7 @@ from actorgrid.actors.work.messages import (
     StartDelay,
     TellWorkerEnd,
 )
+from actorgrid.actors.work.usage_rows import OTHERS, empty_row
 from actorgrid.errors import ActorGridError, BadRequest
 from actorgrid.supervisors.inline import InlineNode
 from actorgrid.supervisors.server import Server, handles
@@ -218,7 +219,8 @@ class Everyone(Server):
     @handles(ReadWorkUsage)
     def _read_usage(self, request: ReadWorkUsage) -> dict[str, Any]:
         self._texts(request)
-        return {}
+        rows = [{**empty_row(f"{number:036}"), "gpu_s": 1.0, "models": {"H100": 1.0}} for number in range(5_000)]
+        return {"rows": rows, "kept_since": 0.0}
 
     @handles(FaultReport)
     def _fault_report(self, _request: FaultReport) -> dict[str, Any]:
@@ -288,6 +290,11 @@ def test_a_lease_is_asked_for_with_amounts(node: InlineNode) -> None:
             node.request("door", ("acquire_lease", pack({**CALLS["acquire_lease"], "resources": wrong})))
     with pytest.raises(BadRequest, match="env"):
         node.request("door", ("acquire_lease", pack({**CALLS["acquire_lease"], "env": {"A": 1}})))
+
+
+def test_usage_of_thousands_of_jobs_fits_into_an_answer(node: InlineNode) -> None:
+    rows = unpack(node.request("door", ("usage", pack(CALLS["usage"]))))["rows"]
+    assert 1_000 < len(rows) < 5_000 and rows[-1]["key"] == OTHERS and sum(row["gpu_s"] for row in rows) == 5_000
 
 
 def test_a_session_is_asked_about_in_the_words_there_are(node: InlineNode) -> None:

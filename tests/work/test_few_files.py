@@ -76,6 +76,7 @@ def test_one_that_begins_in_another_process_is_not_taken(folder: AttemptDir) -> 
     os.close(ends)
     os.waitpid(child, 0)
     assert folder.shim_pid() is None and folder.take() is None
+    assert folder.read_started() == {"pid": child, "boot_id": boot_id()}, "who comes too late changes no mark"
     for fd in (told, end):
         os.close(fd)
 

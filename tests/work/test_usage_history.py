@@ -7,11 +7,12 @@ import sqlite3
 from pathlib import Path
 from typing import Any
 
+import msgpack
 import pytest
 
 from actorgrid.actors.work.usage_history import DAY_S, UsageHistory
 from actorgrid.actors.work.usage_meter import HeldDevice, HeldWork, UsageMeter
-from actorgrid.actors.work.usage_rows import OTHERS, UsageEntry, empty_row, entry_of, merged, row_from, rows_of
+from actorgrid.actors.work.usage_rows import OTHERS, UsageEntry, empty_row, entry_of, merged, row_from, rows_of, within
 
 NOW = 1_700_000_000.0
 
@@ -88,6 +89,10 @@ def test_rows_of_several_hosts_are_added_up_and_bounded(monkeypatch: pytest.Monk
     monkeypatch.setattr("actorgrid.actors.work.usage_rows.ROWS_MAX", 3)
     many = rows_of([entry(f"j{n}.1", gpu_s=n) for n in range(1, 6)], "job", 0.0, NOW)
     assert keys(merged(many)) == {"j5": 5.0, "j4": 4.0, OTHERS: 6.0}
+    cut = within(many, 2 * len(msgpack.packb(many[0])) + 10)
+    assert keys(cut) == {"j5": 5.0, "j4": 4.0, OTHERS: 6.0} and within(many, 2**20) == many
+    assert [row["key"] for row in merged([*cut, *many])] == ["j5", "j4", OTHERS], "of two hosts' others one row"
+    assert sum(keys(merged([*cut, *many])).values()) == 30.0
 
 
 @pytest.mark.parametrize(
@@ -146,6 +151,38 @@ def test_the_oldest_are_brought_together_by_day_and_still_count_for_their_users(
     assert keys(history.rows([], "user", NOW - DAY_S, NOW)) == {"ann": 20.0}
     history.add([], NOW + 500 * DAY_S)
     assert sum(keys(history.rows([], "user", 0.0, NOW)).values()) == 38.0, "days are kept for 400 days"
+    history.close()
+
+
+def test_what_a_machine_took_along_and_what_came_after_it_count_together(tmp_path: Path) -> None:
+    history = UsageHistory(tmp_path / "history.db")
+    before = entry("a.1", gpu_s=30.0, incomplete="the machine went down", ended_at=NOW - 100)
+    before["devices"][0] |= {"energy_j": 50.0, "memory_high_mib": 9}
+    history.add([before, entry("a.1", gpu_s=5.0, cpu_s=1.0)], NOW)
+    history.add([before], NOW)  # read once more from a file that was not written since
+    (row,) = history.rows([], "job", 0.0, NOW)
+    assert (row["works"], row["gpu_s"], row["energy_j"], row["cpu_s"], row["incomplete"]) == (1, 35.0, 50.0, 1.0, 1)
+    assert (row["memory_high_mib"], row["core_s"]) == (9, 70.0)
+    history.close()
+
+
+def test_what_was_written_since_it_was_looked_at_counts_once(tmp_path: Path) -> None:
+    history = UsageHistory(tmp_path / "history.db")
+    ends = [entry("a.1"), entry("b.1", incomplete="no agent was here")]
+    running = [*ends, entry("c.1", ended_at=None)]
+    assert keys(history.rows(running, "job", 0.0, NOW)) == {"a": 10.0, "b": 10.0, "c": 10.0}
+    history.add(ends, NOW)
+    assert keys(history.rows(running, "job", 0.0, NOW)) == {"a": 10.0, "b": 10.0, "c": 10.0}
+    history.close()
+
+
+def test_entries_with_many_labels_take_no_more_room_than_others(tmp_path: Path) -> None:
+    history = UsageHistory(tmp_path / "history.db", bytes_max=200_000)
+    labels = {f"label-{number}": "x" * 60 for number in range(16)}
+    for first in range(0, 400, 20):
+        history.add([entry(f"j{first + n}.1", gpu_s=1.0, ended_at=NOW + first, labels=labels) for n in range(20)], NOW)
+    assert (tmp_path / "history.db").stat().st_size < 400_000
+    assert keys(history.rows([], "user", 0.0, NOW)) == {"ann": 400.0}, "nothing of it is lost"
     history.close()
 
 

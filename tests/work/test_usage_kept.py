@@ -144,6 +144,26 @@ def test_what_a_machine_took_along_when_it_went_down_is_kept_as_far_as_it_was_wr
     assert (row["works"], row["incomplete"]) == (1, 1) and row["gpu_s"] > 0 and row["energy_j"] > 0
 
 
+def test_what_the_ledger_still_grants_after_the_machine_came_up_is_added_to_what_was_before(make_rig: MakeRig) -> None:
+    rig = make_rig()
+    rig.start_manager()
+    rig.lease("l1", [0])
+    write(rig)
+    rig.kill_manager()
+    path = rig.paths.usage_dir / "open.json"
+    kept = json.loads(path.read_text())
+    kept["meter"]["open"][0]["began"] -= 5_000.0
+    path.write_text(json.dumps({**kept, "boot_id": "another"}))
+    rig.start_manager()
+    rig.release("l1")
+    closed(rig)
+    for _ in range(2):
+        row = rows(rig, "kind")["session"]
+        assert row["gpu_s"] > 5_000.0 and row["incomplete"] == 1 and row["running"] == 0
+        write(rig)
+    assert row["works"] == 1
+
+
 def test_a_clock_that_is_set_changes_nothing(rig: Rig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     gate = tmp_path / "gate"
     rig.submit("clock", command=gated(gate, "true"), resources=WHOLE)

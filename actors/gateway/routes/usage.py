@@ -86,10 +86,10 @@ async def get_usage(call: RequestContext) -> Any:
     rows = [
         row
         for answer in told.values()
-        for each in list(answer.get("rows") or ())[:ROWS_MAX]
+        for each in _listed(answer.get("rows"))[:ROWS_MAX]
         if (row := row_from(each)) is not None
     ]
-    kept = [at for answer in told.values() if isinstance(at := answer.get("kept_since"), float) and at > 0]
+    kept = [at for answer in told.values() if isinstance(at := answer.get("kept_since"), float) and 0 < at < 2**53]
     return {
         "by": query.by,
         "since": since or None,
@@ -97,3 +97,7 @@ async def get_usage(call: RequestContext) -> Any:
         "missing_hosts": sorted(set(others) - told.keys()),
         "kept_since": max(kept, default=None),
     }
+
+
+def _listed(value: Any) -> list[Any]:
+    return value if isinstance(value, list) else []  # a member may send anything
