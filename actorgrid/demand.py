@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
 NEAR, APART = "near", "apart"
 """How the members of a gang are to lie: on few hosts of one rack, or on one host each. Else: as the engine likes."""
+MIG_SLICES = 7
 KNOWN_MAX = 4096
 """Different demands of records that are one object each."""
 
@@ -100,13 +101,18 @@ class Demand:
     def of_request(cls, asked: Resources) -> Demand:
         """The demand of an API request; a share of a GPU is rounded up to a thousandth, memory to a MiB."""
         gang = getattr(asked, "gang", 1)
+        milli, models = math.ceil(min(1.0, asked.gpus or 1.0) * WHOLE_GPU_MILLI), tuple(asked.gpu_models)
+        if asked.gpu_profile:
+            # An instance is a device whose model ends with its profile: older hosts place it, too.
+            milli = share_of_profile(asked.gpu_profile)
+            models = tuple(f"{model} MIG {asked.gpu_profile}".strip() for model in models or ("",))
         return cls(
             cpu_milli=round(asked.cpus * 1000),
             memory_mib=_mib(asked.memory_bytes),
             gpu_count=0 if asked.gpus == 0 else max(1, int(asked.gpus)),
-            gpu_milli=math.ceil(min(1.0, asked.gpus or 1.0) * WHOLE_GPU_MILLI),
+            gpu_milli=milli,
             gpu_memory_mib=_mib(asked.gpu_memory_bytes),
-            gpu_models=tuple(asked.gpu_models),
+            gpu_models=models,
             affinity_hard=tuple(asked.gpu_affinity),
             gang=gang,
             layout=APART if getattr(asked, "spread", False) else NEAR,
@@ -213,6 +219,14 @@ def _known(
 def _names(value: object) -> tuple[str, ...]:
     """Names of hosts in a record; what hosts of before took unread, under that key, may be anything."""
     return tuple(sorted(each for each in value if isinstance(each, str))) if isinstance(value, list) else ()
+
+
+def share_of_profile(profile: str) -> int:
+    """How much of a GPU a MIG instance of that *profile* (3g.40gb) counts as, in thousandths: so many sevenths.
+
+    A GPU of all generations but the smaller ones has seven compute slices; on those with four, this is less than it is.
+    """
+    return min(MIG_SLICES, int(profile.partition("g")[0])) * WHOLE_GPU_MILLI // MIG_SLICES
 
 
 def _mib(amount_bytes: int) -> int:

@@ -200,6 +200,10 @@ class AttemptState(StrEnum):
 _FINAL = frozenset({JobState.SUCCEEDED, JobState.FAILED, JobState.CANCELLED, JobState.LOST})
 
 
+MIG_PROFILE_PATTERN = r"^$|^[1-8]g\.[0-9]{1,4}gb(\+[a-z.]{1,12})?$"
+"""The name of a MIG profile (its slices, its memory, and what else it has), or nothing."""
+
+
 class Resources(RequestBody):
     """What one attempt (or one session lease) needs of a host."""
 
@@ -216,6 +220,11 @@ class Resources(RequestBody):
         description="device memory needed on each GPU",
     )
     gpu_models: list[Name] = Field(default_factory=list, max_length=64, description="acceptable models; empty: any")
+    gpu_profile: str = Field(
+        default="",
+        pattern=MIG_PROFILE_PATTERN,
+        description="one MIG instance of this profile, as 3g.40gb, in place of gpus",
+    )
     gpu_affinity: list[Name] = Field(
         default_factory=list, max_length=64, description="device UUIDs to choose among; empty: any"
     )
@@ -228,6 +237,10 @@ class Resources(RequestBody):
 
     @model_validator(mode="after")
     def _whole_or_share(self) -> Resources:
+        if self.gpu_profile:
+            if self.gpus not in (0, 1):
+                raise ValueError(f"gpus={self.gpus:g} with gpu_profile: a program has one instance; leave gpus out")
+            self.gpus = 1.0
         if self.gpus > 1 and not float(self.gpus).is_integer():
             raise ValueError(f"gpus={self.gpus:g}: ask for a share of one GPU (below 1) or a whole number of GPUs")
         if 0 < self.gpus < 0.001:
@@ -495,6 +508,8 @@ class GPUDevice(AnswerBody):
     memory_allocated_bytes: int = 0
     memory_used_bytes: int | None = None
     allocated_milli: int = 0
+    share_milli: int = 1000
+    """How much it is of a whole device: a MIG instance is less."""
     compute_capability: str | None = None
     pcie_bus_id: str | None = None
     numa_node: int | None = None

@@ -47,6 +47,12 @@ class GpusSection(Section):
         live=True,
         le=2**40,
     )
+    mig: str = setting(
+        "existing",
+        "MIG instances of NVIDIA's GPUs: existing: give out those that there are; off: give out none",
+        pattern=r"^(off|existing)$",
+        live=True,
+    )
     heat_control: str = setting(
         "place",
         "a GPU that is too hot: place nothing new on it; cap its power, too; or stop what runs on it, too, before it "

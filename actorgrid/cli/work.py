@@ -110,6 +110,9 @@ _OPTIONS = [
     click.option(
         "--gpu-model", "gpu_models", multiple=True, metavar="MODEL", help="Accept this model; may be repeated."
     ),
+    click.option(
+        "--gpu-profile", default="", metavar="PROFILE", help="In place of --gpus: one MIG instance, as 3g.40gb."
+    ),
     click.option("--cpus", type=click.FloatRange(min=0), default=1.0, show_default=True, metavar="N", help="CPUs."),
     click.option("--memory", callback=size_text, metavar="SIZE", help="Host memory; not limited unless given."),
     click.option(
@@ -253,7 +256,7 @@ def request(call: CommandContext, command: list[str], stdin: bytes | None = None
 
     from .lookup import find_job
 
-    if options["gpus"] == 0:
+    if options["gpus"] == 0 and not options["gpu_profile"]:
         wishes = {"--gpu-model": "gpu_models", "--gpu-memory": "gpu_memory", "--stop-when-idle": "stop_when_idle_s"}
         for name, given in ((name, options[word]) for name, word in wishes.items()):
             if given:

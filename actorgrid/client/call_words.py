@@ -28,6 +28,7 @@ class _Words(TypedDict, total=False):
     memory: int | str
     gpu_models: Sequence[str]
     gpu_affinity: Sequence[str]
+    gpu_profile: str
     priority: int
     retries: int | None
     timeout: float | None

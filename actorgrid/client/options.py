@@ -66,6 +66,7 @@ class WorkerShape(NamedTuple):
     gpu_affinity: tuple[str, ...] = ()
     env: tuple[tuple[str, str], ...] = ()
     environment: Environment | None = None
+    gpu_profile: str = ""
 
     @property
     def pool_name(self) -> str:
@@ -95,7 +96,8 @@ class TaskOptions:
     """The options of a function's run.
 
     * ``gpus``: a share of one GPU (below 1) or a whole number; ``gpu_memory``: on each, ``"2GiB"`` or bytes;
-      ``gpu_models``, ``gpu_affinity``: acceptable models, acceptable device UUIDs
+      ``gpu_models``, ``gpu_affinity``: acceptable models, acceptable device UUIDs; ``gpu_profile``: in place of
+      ``gpus``, one MIG instance of this profile, ``"3g.40gb"``
     * ``cpus``, ``memory``: of the host
     * ``priority``: 0 to 100, higher first (among this client's session tasks, or among all jobs)
     * ``retries``: for a session task, how often it may lose its worker (3 unless said); for a durable one, how many
@@ -137,6 +139,7 @@ class TaskOptions:
     memory: int | str = 0
     gpu_models: Sequence[str] = ()
     gpu_affinity: Sequence[str] = ()
+    gpu_profile: str = ""
     priority: int = 50
     retries: int | None = None
     timeout: float | None = None
@@ -202,7 +205,7 @@ class TaskOptions:
         if self.balancing is not None or self.affinity:
             self._check_balancing()
         shape = WorkerShape(
-            self.gpus,
+            self.gpus or float(bool(self.gpu_profile)),
             self.gpu_memory,
             self.cpus,
             self.memory,
@@ -211,6 +214,7 @@ class TaskOptions:
             tuple(self.gpu_affinity),
             tuple(sorted(variables.items())) if variables else (),
             self.environment,
+            self.gpu_profile,
         )
         object.__setattr__(self, "shape", shape)
 

@@ -16,6 +16,7 @@ FORWARDED = (
     "gpu_memory",
     "gpu_models",
     "gpu_affinity",
+    "gpu_profile",
     "cpus",
     "memory",
     "retries",

@@ -27,7 +27,10 @@ if TYPE_CHECKING:
 P = ParamSpec("P")
 T = TypeVar("T")
 MAX_PENDING = 10_000
-_OF_WORKERS = ("gpus", "gpu_memory", "gpu_models", "gpu_affinity", "cpus", "memory", "pool", "env", "priority")
+_OF_WORKERS = (
+    *("gpus", "gpu_memory", "gpu_models", "gpu_affinity", "gpu_profile"),
+    *("cpus", "memory", "pool", "env", "priority"),
+)
 """The options of tasks that an actor has too."""
 _OF_JOBS = ("max_isolation_s", "grace_s")
 """The options of jobs that a detached actor has, too."""

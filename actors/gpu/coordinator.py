@@ -113,6 +113,8 @@ class GPUCoordinator(LedgerFollower):
         """Take over the size of the queue, which may change while the host runs."""
         if key == "scheduling.queue_max":
             self._core.mirror.scheduler.queue_max = self.host.settings.scheduling.queue_max
+        if key == "gpus.mig":
+            self._registration.inventory.settings_changed()
 
     # -- this host
 
@@ -188,6 +190,7 @@ class GPUCoordinator(LedgerFollower):
 
     def _members_changed(self) -> None:
         self._core.chains.allowed = cluster_version(self._ledger.members) >= BEHIND_SINCE
+        self._registration.members_changed()
 
     def _leave_to_leader(self) -> None:
         self._core.forget()

@@ -8,6 +8,7 @@ from dataclasses import asdict, dataclass, fields, replace
 from typing import Any, cast
 
 from actorgrid.actors.ledger.record_types import DeviceRecord, HostRecord
+from actorgrid.hotpath.records import WHOLE_GPU_MILLI
 
 _WORD = re.compile(r"[a-z0-9.]+")
 
@@ -26,19 +27,37 @@ class Device:
     """Of NVIDIA's as major.minor; of others what their compilers call the architecture: gfx942, xe-hpc."""
     pcie_bus_id: str | None = None
     numa_node: int | None = None
+    parent: str = ""
+    """Of a MIG instance: the UUID of the whole device."""
+    share_milli: int = WHOLE_GPU_MILLI
+    """Of a MIG instance: how much it is of a whole device."""
+    cut: bool = False
+    """Whether nothing is given out of it, because it is cut into instances, or is about to be."""
+    profiles: tuple[str, ...] = ()
+    """The instances that it is cut into when work asks for one; empty: it is not."""
 
     def at(self, index: int) -> Device:
         """The same device at another place of its host."""
         return replace(self, index=index)
 
-    def to_record(self) -> DeviceRecord:
-        """The device as the ledger's host record holds it."""
-        return cast("DeviceRecord", asdict(self))
+    def to_record(self, with_parts: bool = True) -> DeviceRecord:
+        """The device as the ledger's host record holds it; not *with_parts*: as hosts before version 9 know it."""
+        record = asdict(self)
+        parts = {name: record.pop(name) for name in ("parent", "share_milli", "cut", "profiles")}
+        if with_parts:
+            # Only what is not as ever: else a host without instances would register in words that are new.
+            record |= {name: value for name, value in parts.items() if value and value != WHOLE_GPU_MILLI}
+            if self.profiles:
+                record["profiles"] = list(self.profiles)
+        return cast("DeviceRecord", record)
 
     @classmethod
     def from_record(cls, record: Mapping[str, Any]) -> Device:
         """The device of a host record; fields of later versions are passed over."""
-        return cls(**{known.name: record[known.name] for known in fields(cls) if known.name in record})
+        found = {known.name: record[known.name] for known in fields(cls) if known.name in record}
+        if "profiles" in found:
+            found["profiles"] = tuple(found["profiles"])
+        return cls(**found)
 
 
 def unhealthy_in(host: HostRecord | None) -> dict[str, str]:

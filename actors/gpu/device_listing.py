@@ -138,6 +138,7 @@ def _device_row(
         "memory_allocated_bytes": memory_mib * 2**20,
         "memory_used_bytes": None if used is None else used * 2**20,
         "allocated_milli": milli,
+        "share_milli": device.share_milli,
         "compute_capability": device.compute_capability,
         "pcie_bus_id": device.pcie_bus_id,
         "numa_node": device.numa_node,

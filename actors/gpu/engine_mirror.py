@@ -11,6 +11,7 @@ from dataclasses import replace
 from typing import Any, cast
 
 from actorgrid.actors.ledger.record_types import NO_HOST, AllocationRecord, HostRecord
+from actorgrid.actors.ledger.records import DEVICE_MILLI, parent_of, share_of
 from actorgrid.demand import Demand
 from actorgrid.errors import AdoptRefused, UnknownNode
 from actorgrid.hotpath import Placement, PlacementEngine, TypicalTask
@@ -63,6 +64,8 @@ class EngineMirror:
         self._models: dict[tuple[str, ...], tuple[str, ...]] = {}
         self._fences: list[int | str] = []
         self._gaps = False
+        self._parts = False
+        self._short = False
         self.engine = PlacementEngine(policy, rng)
         self.scheduler = self._new_scheduler(queue_max)
 
@@ -105,6 +108,7 @@ class EngineMirror:
                 continue  # others hold that room now: the ledger will refuse it
             self._runs(placement, demand, grant.job_id, grant.user_id, self.now)
         self._score_devices()
+        self._fence_beyond_shares()
         self._fence()
         self.scheduler.refresh(self.now)
 
@@ -125,6 +129,8 @@ class EngineMirror:
                 return
             self.release(id)
         self.stale = not self._adopt(id, records) or self.stale
+        if self._parts:
+            self._fence()  # what is given out as a whole is not given out in parts
 
     def ended(self, id: str) -> None:
         """Give back what is held under *id*: the ledger holds nothing under it any more."""
@@ -134,6 +140,7 @@ class EngineMirror:
             self.scheduler.gave_back(id)
             return
         self.release(id)
+        self.stale = self.stale or self._short
         self._fence()  # what came free of a device in trouble is not for others
 
     def release(self, id: str) -> None:
@@ -315,12 +322,46 @@ class EngineMirror:
         for id in self._fences:
             self.engine.release(id)
         self._fences.clear()
-        if self.stale or not (self.unhealthy or self._gaps):
+        if self.stale or not (self.unhealthy or self._gaps or self._parts):
             return
+        not_both = self._not_both() if self._parts else frozenset()
         for view in self.engine.nodes():
             devices = {device["index"]: device["uuid"] for device in self._records.hosts[view.name]["devices"]}
             for index, gpu in enumerate(view.gpus):
-                if gpu.milli_free and (index not in devices or devices[index] in self.unhealthy):
+                uuid = devices.get(index)
+                if gpu.milli_free and (uuid is None or uuid in self.unhealthy or (view.name, uuid) in not_both):
                     held = self.engine.reserve(view.name, gpu_indexes=(index,), gpu_milli=gpu.milli_free)
                     if held is not None:
                         self._fences.append(held.id)
+
+    def _fence_beyond_shares(self) -> None:
+        """Hold what a MIG instance is less than a whole device, for as long as this engine lasts."""
+        self._parts = self._short = False
+        views = None
+        for id, host in self._records.hosts.items():
+            parts = [device for device in host["devices"] if share_of(device) < DEVICE_MILLI]
+            self._parts = self._parts or bool(parts) or any(device.get("cut") for device in host["devices"])
+            if not parts:
+                continue
+            views = views or {view.name: view for view in self.engine.nodes()}
+            for device in parts:
+                beyond = DEVICE_MILLI - share_of(device)
+                held = min(beyond, views[id].gpus[device["index"]].milli_free)
+                # Somebody has more of it than there is, since a time when an instance counted as a device.
+                self._short = self._short or held < beyond
+                if held:
+                    self.engine.reserve(id, gpu_indexes=(device["index"],), gpu_milli=held)
+
+    def _not_both(self) -> frozenset[tuple[str, str]]:
+        """The devices, by host and UUID, that the ledger's guard refuses: cut, or given out as a whole or in parts."""
+        held: set[tuple[str, str]] = set()
+        parts: set[tuple[str, str]] = set()
+        for record in self._records.allocations.values():
+            held.update((record["host"], uuid) for uuid in record["gpu_uuids"])
+            parts.update((record["host"], uuid) for uuid in record.get("gpu_parents", ()))
+        return frozenset(
+            (id, device["uuid"])
+            for id, host in self._records.hosts.items()
+            for device in host["devices"]
+            if device.get("cut") is True or (id, parent_of(device)) in held or (id, device["uuid"]) in parts
+        )

@@ -9,6 +9,7 @@ from dataclasses import replace
 from functools import lru_cache
 
 from actorgrid.actors.ledger.record_types import DeviceRecord, HeldAmounts, HostRecord
+from actorgrid.actors.ledger.records import share_of
 from actorgrid.demand import KNOWN_MAX, Demand
 from actorgrid.errors import BadRequest, RequestTooLarge, TooManyGpus, UnknownGpuModel
 from actorgrid.hotpath.capacity import GangNeeds, NodeCapacity
@@ -57,6 +58,8 @@ def check_feasible(demand: Demand, hosts: Iterable[HostRecord]) -> None:
     if able:
         _check_gang(demand, able)
         return
+    if demand.gang == 1 and any(can_be_cut_for(demand, device) for host in hosts for device in host["devices"]):
+        return
     if demand.gpu_count:
         _blame_gpus(demand, hosts)
     largest_cpu = max((host["cpu_milli"] for host in hosts), default=0)
@@ -88,12 +91,26 @@ def usable_devices(demand: Demand, host: HostRecord) -> list[DeviceRecord]:
     return [
         device
         for device in host["devices"]
-        if (
+        if device.get("cut") is not True
+        and (
             not demand.gpu_models
             or any(answers_to(one, device.get("model", ""), device["memory_mib"]) for one in demand.gpu_models)
         )
         and (not demand.affinity_hard or device["uuid"] in demand.affinity_hard)
     ]
+
+
+def can_be_cut_for(demand: Demand, device: DeviceRecord) -> bool:
+    """Whether *device*'s host cuts it, when it is free, into an instance that will do for *demand*."""
+    if demand.gpu_count != 1 or demand.affinity_hard:
+        return False
+    return any(is_instance_for(demand, device, profile) for profile in device.get("profiles", ()))
+
+
+def is_instance_for(demand: Demand, device: DeviceRecord, profile: str) -> bool:
+    """Whether an instance of that *profile* of *device* is of a model that *demand* names."""
+    model = f"{device.get('model', '')} MIG {profile}"
+    return any(answers_to(one, model) for one in demand.gpu_models)
 
 
 def members_on(demand: Demand, host: HostRecord, held: Iterable[HeldAmounts] = ()) -> int:
@@ -102,7 +119,7 @@ def members_on(demand: Demand, host: HostRecord, held: Iterable[HeldAmounts] = (
     What the ledger's guard allows is for the guard to say.
     """
     cpu, memory = host["cpu_milli"], host["memory_mib"]
-    free = {device["index"]: [WHOLE_GPU_MILLI, device["memory_mib"]] for device in usable_devices(demand, host)}
+    free = {device["index"]: [share_of(device), device["memory_mib"]] for device in usable_devices(demand, host)}
     for one in held:
         cpu, memory = cpu - one["cpu_milli"], memory - one["memory_mib"]
         for index in one["gpu_indexes"]:
@@ -166,6 +183,14 @@ def _blame_gpus(demand: Demand, hosts: list[HostRecord]) -> None:
         raise _unknown_model(demand.gpu_models, there)
     per_host = [usable_devices(demand, host) for host in hosts]
     most = max((len(devices) for devices in per_host), default=0)
+    shares = [share_of(device) for devices in per_host for device in devices]
+    if shares and max(shares) < demand.gpu_milli:
+        raise TooManyGpus(
+            "the GPUs here are cut into instances, each of which is less than that",
+            asked=f"{demand.gpu_milli / WHOLE_GPU_MILLI:g} of a GPU",
+            found=describe(hosts),
+            hint=f"ask for one instance by its profile, or for at most gpus={max(shares) / WHOLE_GPU_MILLI:.3f}",
+        )
     of_what = f" of {', '.join(demand.gpu_models)}" if demand.gpu_models else ""
     if demand.gpu_count > most:
         raise TooManyGpus(

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from time import time
 
+from actorgrid.actors.ledger.command import cluster_version
 from actorgrid.actors.ledger.commands import RegisterHost
+from actorgrid.actors.ledger.record_checks import PARTS_SINCE
 from actorgrid.actors.ledger.record_types import NO_HOST, DeviceRecord, HostFacts
 from actorgrid.errors import BadRequest, CallTimeout, HostError, LedgerRefused, StorageError
 from actorgrid.supervisors.runtime import Waiter
@@ -27,6 +29,10 @@ from .sampling import HostSampling
 RETRY_S = 1.0
 WARM_BELOW_CELSIUS = 10.0
 """From so far below the first threshold on a warmer device comes after a cooler one."""
+NOTHING_CUT = "MIG is on, and it is cut into no instance: actorgrid gpus mig create"
+BEING_CUT = "it is being cut into MIG instances, or put together"
+INDEXES_MAX = 512
+"""Devices that are cut, and instances of them, whose indexes nobody else gets while the agent runs."""
 TELL_AGAIN_S = 5.0
 """A device that is unhealthy now and well then is told at most so often: each time is an entry of the ledger."""
 
@@ -63,6 +69,10 @@ class HostRegistration:
         self._registering = False
         self._stale = False
         self._tell_at = 0.0
+        self._told_parts = False
+        self._indexes: dict[str, int] = {}
+        self.withheld: set[str] = set()
+        """Devices of which nothing may be given out, because they are about to be cut or put together."""
 
     async def start(self) -> None:
         """Look for devices, follow the ledger, and register once both are there."""
@@ -142,7 +152,9 @@ class HostRegistration:
 
     def _troubles(self) -> dict[str, str]:
         """The devices that take nothing new, by UUID, and why; of one that is in trouble and hot, its trouble."""
-        return {**self.heat.drained(), **self.inventory.troubles()}
+        cut = {device.uuid: NOTHING_CUT for device in self.inventory.devices if device.cut}
+        withheld = dict.fromkeys(self.withheld, BEING_CUT)
+        return {**cut, **withheld, **self.heat.drained(), **self.inventory.troubles()}
 
     def _read(self, readings: dict[str, Readings]) -> None:
         self._on_readings(readings)
@@ -164,6 +176,18 @@ class HostRegistration:
         if changed and self._records.registered and now >= self._tell_at:
             self._tell_at = now + TELL_AGAIN_S
             self._server.spawn(self._register())
+
+    def members_changed(self) -> None:
+        """Tell the ledger of instances once all members know what that is."""
+        knows = cluster_version(self._ledger.members) >= PARTS_SINCE
+        if knows != self._told_parts:
+            self._told_parts = knows
+            self._changed()
+
+    def tell(self) -> None:
+        """Have the ledger know of a change of ``withheld``."""
+        self.sampling.take_problems(self.inventory.devices, self._troubles())
+        self._changed()
 
     def _changed(self) -> None:
         if self._records.registered or self._registering:
@@ -206,7 +230,11 @@ class HostRegistration:
         }
         # An index someone still holds keeps meaning the device it meant.
         known = {d["uuid"]: d["index"] for d in before if d["uuid"] in here or d["index"] in held}
+        if len(self._indexes) <= INDEXES_MAX:
+            # And one that was given in this life is not given to another: a grant may be on its way.
+            known = {**{uuid: at for uuid, at in self._indexes.items() if at not in known.values()}, **known}
         devices = self.inventory.devices = keep_indexes(self.inventory.devices, known)
+        self._indexes |= {device.uuid: device.index for device in devices if device.parent or device.profiles}
         unhealthy = self.sampling.unhealthy()
         cluster = host.settings.cluster
         facts: HostFacts = {
@@ -216,7 +244,7 @@ class HostRegistration:
             "boot_id": host.boot_id,
             "cpu_milli": host_cpu_milli(),
             "memory_mib": host_memory_mib(),
-            "devices": [_device_record(each, unhealthy.get(each.uuid)) for each in devices],
+            "devices": [self._device_record(each, unhealthy.get(each.uuid)) for each in devices],
             "state": "up",
             "address": cluster.bind,
             "port": cluster.base_port or None,
@@ -225,9 +253,12 @@ class HostRegistration:
             facts["rack"] = cluster.rack
         return facts
 
-
-def _device_record(device: Device, trouble: str | None) -> DeviceRecord:
-    record = device.to_record()
-    if trouble is not None:
-        record["unfit"] = trouble
-    return record
+    def _device_record(self, device: Device, trouble: str | None) -> DeviceRecord:
+        # Hosts of an earlier version must not get what they do not know: they would answer its grants otherwise.
+        with_parts = cluster_version(self._ledger.members) >= PARTS_SINCE
+        if device.uuid in self.withheld:
+            device = replace(device, cut=True)
+        record = device.to_record(with_parts)
+        if trouble is not None:
+            record["unfit"] = trouble
+        return record

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from time import time
 from typing import Any
 
@@ -19,6 +19,7 @@ from actorgrid.supervisors.runtime import Runtime, Waiter
 
 from .device import Device
 from .device_health import DeviceHealth, HealthIncident, HealthState, HostDeviceHealth
+from .mig_report import MigGpu
 from .probe import DeviceProbe
 from .probe_report import DeviceEvent, DeviceFacts, DeviceLink, ProbeReport
 from .readings import Readings
@@ -60,6 +61,7 @@ class _Asked:
     gone: dict[str, Device] = field(default_factory=dict)
     facts: dict[str, DeviceFacts] = field(default_factory=dict)
     links: tuple[DeviceLink, ...] = ()
+    mig: tuple[MigGpu, ...] = ()
     settled: bool = False
     """Whether it has said something, or was lost, since the start."""
     looked_at: float = 0.0
@@ -186,6 +188,23 @@ class HostInventory:
             return
         asked.probe.set_power_limit(device.uuid, watts, before, answered)
 
+    def set_partitions(self, uuid: str, change: str, what: str, answered: Callable[[str, str], None]) -> None:
+        """Have NVIDIA's GPU *uuid* be cut otherwise (``CuttingVendor``). *answered*: why not, and what was made."""
+        asked = self._asked.get("nvidia")
+        if asked is None or asked.probe is None:
+            answered("no library of NVIDIA's is asked on this host", "")
+            return
+        asked.probe.set_partitions(uuid, change, what, answered)
+
+    def mig_gpus(self) -> tuple[MigGpu, ...]:
+        """NVIDIA's GPUs that can be cut into MIG instances, as they were listed last."""
+        return tuple(gpu for asked in self._asked.values() for gpu in asked.mig)
+
+    def settings_changed(self) -> None:
+        """Take the list anew by settings that are others now."""
+        if self._known.done and not self._simulated:
+            self._settle(fresh=False)
+
     # -- what is known
 
     def readings(self, device: Device, allocated_milli: int, allocated_mib: int) -> Readings:
@@ -250,9 +269,16 @@ class HostInventory:
             self._note(problem, warn=True)
         found = {device.uuid: device for device in report.devices}
         before = {**asked.gone, **{device.uuid: device for device in asked.devices}}
-        asked.gone = {uuid: device for uuid, device in before.items() if uuid not in found}
+        # One that is cut, or an instance that was put together, is not missing.
+        cut = {gpu.uuid for gpu in report.mig}
+        asked.gone = {
+            uuid: device
+            for uuid, device in before.items()
+            if uuid not in found and uuid not in cut and device.parent not in cut
+        }
         asked.devices = list(found.values())
         asked.facts = {fact.uuid: fact for fact in report.facts if fact.uuid in found}
+        asked.mig = report.mig
         asked.links = tuple(link for link in report.links if link.one in found and link.other in found)
         first, asked.settled = not asked.settled, True
         if not found:
@@ -260,11 +286,11 @@ class HostInventory:
             self._note(what, warn=asked.hardware)
             if first and not before:
                 self._stop_probe(asked)  # nothing to read: no need to keep the process
-        self._take(asked)
+        self._take(asked, fresh=asked.probe is None or not asked.probe.is_setting)
         if asked.probe is not None:
             asked.probe.ask()
 
-    def _take(self, asked: _Asked) -> None:
+    def _take(self, asked: _Asked, fresh: bool = True) -> None:
         """Have the list be as the vendors' libraries say, once each of them has said something."""
         if not self._known.done and not all(each.settled for each in self._asked.values()):
             if not self._waits and any(each.devices for each in self._asked.values()):
@@ -275,7 +301,7 @@ class HostInventory:
         if not self._known.done and not any(each.devices or each.gone for each in self._asked.values()):
             self._without_devices()
             return
-        self._settle()
+        self._settle(fresh=fresh)
         why = f"{VENDORS[asked.vendor]} does not list it any more"
         self._tell(self.health.missing(asked.gone, why, time()))
 
@@ -342,7 +368,7 @@ class HostInventory:
             self._note(f"{why}: GPUs are simulated ({spec})", warn=True)
         self._settle(simulated_devices(spec, self.host_id))
 
-    def _settle(self, simulated: list[Device] | None = None) -> None:
+    def _settle(self, simulated: list[Device] | None = None, fresh: bool = True) -> None:
         """Take the list as it is now, with what is declared; tell whoever waits, or that it changed."""
         found: dict[str, Device] = {}
         for asked in self._asked.values():
@@ -351,7 +377,7 @@ class HostInventory:
                     self._note(f"two devices are called {device.uuid}: the second is left out", warn=True)
                 else:
                     found[device.uuid] = device
-        listed = list(found.values()) if simulated is None else simulated
+        listed = self._by_mig_setting(found) if simulated is None else simulated
         devices = [_at(device, place) for place, device in enumerate(listed)]
         devices += declared_devices(self.settings.declared, self.host_id, len(devices))
         if len(devices) > MAX_DEVICES:
@@ -363,15 +389,29 @@ class HostInventory:
         parents = {
             fact.uuid: fact.parent for asked in self._asked.values() for fact in asked.facts.values() if fact.parent
         }
-        self.health.listed(probed, parents)
+        self.health.listed(probed, parents, fresh)
         before = {device.uuid: device for device in self.devices}
         same = before.keys() == {device.uuid for device in devices}
         # Indexes that were given stay as they are: HostRegistration gives them, anew when the list is another.
-        self.devices = [_at(device, before[device.uuid].index) for device in devices] if same else devices
+        now = [_at(device, before[device.uuid].index) for device in devices] if same else devices
+        same = same and all(_parts(device) == _parts(before[device.uuid]) for device in now)
+        self.devices = now
         if not self._known.done:
             self._known.set(None)
         elif not same:
             self._on_change()
+
+    def _by_mig_setting(self, found: Mapping[str, Device]) -> list[Device]:
+        """What counts of *found*: with instances, or without; and what each free GPU is cut into when work asks."""
+        if self.settings.mig == "off" and any(device.parent for device in found.values()):
+            self._note("MIG instances are given to nobody: gpus.mig is off", warn=True)
+        profiles = {gpu.uuid: tuple(each.name for each in gpu.profiles) for gpu in self.mig_gpus()}
+        is_dynamic = self.settings.mig == "dynamic"
+        return [
+            replace(device, profiles=profiles.get(device.uuid, ()) if is_dynamic else ())
+            for device in found.values()
+            if not device.parent or self.settings.mig != "off"
+        ]
 
     def _note(self, text: str, warn: bool = False) -> None:
         """Keep the last 20 things worth telling people."""
@@ -384,6 +424,10 @@ def traces(vendor: str) -> tuple[bool, str]:
     """Whether a vendor's library is worth asking, and by what sign."""
     look = {"nvidia": traces_of_nvidia, "amd": traces_of_amd, "intel": traces_of_intel}[vendor]
     return look()
+
+
+def _parts(device: Device) -> tuple[bool, tuple[str, ...]]:
+    return device.cut, device.profiles
 
 
 def _at(device: Device, index: int) -> Device:

@@ -26,7 +26,7 @@ from typing import Any, Protocol
 
 import actorgrid
 
-from .probe_report import LINKS_MAX, DeviceEvent, ProbeReport, SettingRefused, Vendor
+from .probe_report import LINKS_MAX, TEXT_MAX, CuttingVendor, DeviceEvent, ProbeReport, SettingRefused, Vendor
 from .readings import Readings
 
 MAX_LINE = 4 * 2**20
@@ -100,8 +100,8 @@ class DeviceProbe:
         self._backoff_s = BACKOFF_S
         self._reported = False
         self._stopped = False
-        self._settings: deque[tuple[dict[str, Any], Callable[[str], None]]] = deque()
-        self._setting: Callable[[str], None] | None = None
+        self._settings: deque[tuple[dict[str, Any], Callable[[str, str], None]]] = deque()
+        self._setting: Callable[[str, str], None] | None = None
         self._has_to_put_back = False
 
     @property
@@ -135,6 +135,11 @@ class DeviceProbe:
         """Whether a child has told what it found, and is not lost since."""
         return self._reported and self._socket is not None
 
+    @property
+    def is_setting(self) -> bool:
+        """Whether a setting is being answered: a report that comes then is of a library that is not loaded anew."""
+        return self._setting is not None
+
     def ask(self) -> bool:
         """Ask for readings; ``False`` when there is no child to ask or it still owes an answer."""
         return self._request({"do": "read"}, "read")
@@ -144,11 +149,22 @@ class DeviceProbe:
 
         *before*: what the child sets when it ends, also when its parent was killed; ``None``: nothing.
         """
-        if not self.answers or len(self._settings) >= REQUESTS_MAX:
-            answered("its probe does not answer just now" if not self.answers else "too many settings wait already")
-            return
         self._has_to_put_back |= before is not None
-        self._settings.append(({"do": "power_limit", "uuid": uuid, "watts": watts, "before": before}, answered))
+        request = {"do": "power_limit", "uuid": uuid, "watts": watts, "before": before}
+        self._set(request, lambda why, _made: answered(why))
+
+    def set_partitions(self, uuid: str, change: str, what: str, answered: Callable[[str, str], None]) -> None:
+        """Have a device be cut otherwise (``Vendor.set_partitions``); *answered* gets why it is not, and what was made.
+
+        Before that, *on_report* gets what there is then.
+        """
+        self._set({"do": "partitions", "uuid": uuid, "change": change, "what": what}, answered)
+
+    def _set(self, request: dict[str, Any], answered: Callable[[str, str], None]) -> None:
+        if not self.answers or len(self._settings) >= REQUESTS_MAX:
+            answered("its probe does not answer just now" if not self.answers else "too many settings wait already", "")
+            return
+        self._settings.append((request, answered))
         self._next_setting()
 
     def look_again(self, why: str) -> None:
@@ -224,7 +240,7 @@ class DeviceProbe:
                 return
             report = ProbeReport.from_record(message["report"]) if "report" in message else None
             readings = {str(uuid): Readings.from_record(said) for uuid, said in message.get("readings", {}).items()}
-            done = message.get("done")
+            done, made = message.get("done"), str(message.get("made", ""))[:TEXT_MAX]
         except (ValueError, KeyError, TypeError, AttributeError) as error:
             self._lose(f"said something that makes no sense: {error}")
             return
@@ -234,11 +250,11 @@ class DeviceProbe:
         if report is not None:
             self._reported = True
             self._on_report(report)
-        elif done is not None:
+        if done is not None:
             answered, self._setting = self._setting, None
             if answered is not None:
-                answered(str(done))
-        else:
+                answered(str(done), made)
+        elif report is None:
             self._backoff_s = BACKOFF_S  # it works: the next trouble is a new one
             self._on_readings(readings)
         self._next_setting()
@@ -257,7 +273,7 @@ class DeviceProbe:
         self._settings.clear()
         self._setting = None
         for answered in waiting:
-            answered("its probe ended before it said whether it was done")
+            answered("its probe ended before it said whether it was done", "")
 
     def _lose(self, why: str) -> None:
         """Kill the child, tell why, and start another when it is reaped."""
@@ -396,8 +412,7 @@ class _Child:
             self._put_back()
 
     def _serve(self) -> None:
-        report = self._vendor.probe()
-        self._send({"report": asdict(replace(report, links=report.links[:LINKS_MAX]))})
+        self._send({"report": self._report(self._vendor.probe())})
         threading.Thread(target=self._tell_events, name="events", daemon=True).start()
         asked = b""
         while data := self._connection.recv(4096):
@@ -408,6 +423,8 @@ class _Child:
     def _answer(self, request: dict[str, Any]) -> dict[str, Any]:
         if request["do"] == "power_limit":
             return {"done": self._set_power_limit(str(request["uuid"]), float(request["watts"]), request["before"])}
+        if request["do"] == "partitions":
+            return self._set_partitions(*(str(request[name]) for name in ("uuid", "change", "what")))
         return {"readings": {uuid: asdict(said) for uuid, said in self._vendor.read().items()}}
 
     def _set_power_limit(self, uuid: str, watts: float, before: float | None) -> str:
@@ -421,6 +438,21 @@ class _Child:
         except SettingRefused as error:
             return str(error) or "refused"
         return ""
+
+    def _set_partitions(self, uuid: str, change: str, what: str) -> dict[str, Any]:
+        if not isinstance(self._vendor, CuttingVendor):
+            return {"done": f"the library that answers for {self._vendor.name} cuts no devices", "made": ""}
+        why = made = ""
+        try:
+            made = self._vendor.set_partitions(uuid, change, what)
+        except SettingRefused as error:
+            why = str(error) or "refused"
+        # Also after a refusal: what was done before it came may be there.
+        return {"done": why, "made": made, "report": self._report(self._vendor.list_again())}
+
+    @staticmethod
+    def _report(report: ProbeReport) -> dict[str, Any]:
+        return asdict(replace(report, links=report.links[:LINKS_MAX]))
 
     def _put_back(self) -> None:
         if not self._before:

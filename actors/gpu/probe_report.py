@@ -5,9 +5,10 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 from .device import Device
+from .mig_report import GPUS_MAX, MigGpu
 from .readings import Readings
 
 OUTCOMES = ("absent", "no_library", "version_mismatch", "no_driver", "no_permission", "ok")
@@ -143,6 +144,8 @@ class ProbeReport:
     links: tuple[DeviceLink, ...] = ()
     binding: str = ""
     """Which library of the vendor's answered, with its version."""
+    mig: tuple[MigGpu, ...] = ()
+    """The whole GPUs that can be cut into MIG instances, those that are cut included."""
 
     @classmethod
     def from_record(cls, record: Mapping[str, Any]) -> ProbeReport:
@@ -164,6 +167,7 @@ class ProbeReport:
                 for one in record.get("links", ())[:LINKS_MAX]
             ),
             str(record.get("binding", ""))[:TEXT_MAX],
+            tuple(MigGpu.from_record(one) for one in record.get("mig", ())[:GPUS_MAX]),
         )
 
 
@@ -174,6 +178,10 @@ def _device(record: Mapping[str, Any]) -> Device:
         raise ValueError("a device without a name")
     if not all(type(number) is int and 0 <= number < 2**40 for number in (device.index, device.memory_mib)):
         raise ValueError(f"device {device.uuid}: a number that cannot be")
+    if not isinstance(device.parent, str) or len(device.parent) > TEXT_MAX or type(device.cut) is not bool:
+        raise ValueError(f"device {device.uuid}: it is no instance, and not whole either")
+    if type(device.share_milli) is not int or not 1 <= device.share_milli <= 1000:
+        raise ValueError(f"device {device.uuid}: it is {device.share_milli!r:.40} thousandths of a device")
     return device
 
 
@@ -196,3 +204,18 @@ class Vendor(Protocol):
 
     def set_power_limit(self, uuid: str, watts: float) -> None:
         """Have the device draw at most that. Raises SettingRefused."""
+
+
+@runtime_checkable
+class CuttingVendor(Protocol):
+    """A vendor whose devices can be cut into parts."""
+
+    def list_again(self) -> ProbeReport:
+        """List the devices anew, after they were cut into others."""
+
+    def set_partitions(self, uuid: str, change: str, what: str) -> str:
+        """Change how the whole device *uuid* is cut; the UUID of what was made, if it was.
+
+        *change* is create (*what*: a profile), destroy (*what*: a part's UUID) or mode (*what*: on, off, or what the
+        vendor calls a way to be cut). Raises SettingRefused.
+        """

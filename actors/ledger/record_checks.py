@@ -44,6 +44,8 @@ from .field_checks import (
 )
 
 AUTHORITIES_MAX = 2
+PROFILES_MAX = 32
+"""Kinds of instances that a device can be cut into."""
 HELD_LIMITS = ("gpu_milli", "gpu_memory_mib", "cpu_milli", "memory_mib")
 """What a quota limits of what allocations hold, summed over all devices of each."""
 WAITING_LIMIT = "jobs_waiting"
@@ -84,6 +86,15 @@ _DEVICE_MAY: dict[str, Check] = {
     "numa_node": or_none(is_signed),
     "unfit": is_text,
 }
+PARTS_SINCE = 9
+_DEVICE_PARTS: dict[str, Check] = {
+    "parent": is_text,
+    "share_milli": lambda value: is_whole(value) and 1 <= value <= 1000,
+    "cut": is_truth,
+    "profiles": lambda value: is_texts(value) and len(value) <= PROFILES_MAX,
+}
+"""What came with version 9. Of an entry of a lower one it is not checked, as the hosts of then did: who reads it does
+not trust it."""
 _RESOURCES_MAY: dict[str, Check] = {
     "gpus": lambda value: is_number(value) and 0 <= value <= 1024,
     "gpu_count": lambda value: is_whole(value) and value <= 1024,
@@ -180,16 +191,25 @@ _AUTHORITY: dict[str, Check] = {
 _LIMITS_MAY: dict[str, Check] = dict.fromkeys(LIMITS, or_none(is_whole))
 
 
-def check_host(host: HostFacts) -> None:
-    """Check what a host registers. Raises BadRequest that names the field, also of a device; so do all of these."""
+def check_host(host: HostFacts, version: int) -> None:
+    """Check what a host registers, in an entry of that *version*.
+
+    Raises BadRequest that names the field, also of a device; so do all of these.
+    """
     check_fields("host", host, _HOST, _HOST_MAY)
     for device in host["devices"]:
         if not isinstance(device, dict):
             raise refused("a device is a dict", found=type(device).__name__)
-        check_fields("device", device, _DEVICE, _DEVICE_MAY)
+        later = _DEVICE_PARTS if version >= PARTS_SINCE else {}
+        check_fields("device", device, _DEVICE, _DEVICE_MAY | later)
     for name in ("index", "uuid"):
         if len({device[name] for device in host["devices"]}) != len(host["devices"]):
             raise refused(f"two devices of host {host['host_id']} have the same {name}")
+
+
+def host_version(host: HostFacts) -> int:
+    """The lowest version that knows all fields of *host*'s devices."""
+    return PARTS_SINCE if any(not _DEVICE_PARTS.keys().isdisjoint(device) for device in host["devices"]) else 1
 
 
 def check_job(job: object, version: int) -> None:

@@ -344,6 +344,8 @@ class AllocationRecord(HeldAmounts):
     """At which its gang meets, of rank 0."""
     behind: NotRequired[str]
     """The id of the one whose place it gets when that has ended; until then it holds nothing itself."""
+    gpu_parents: NotRequired[list[str]]
+    """The whole devices that its MIG instances are parts of, by UUID."""
 
 
 class DeviceRecord(TypedDict):
@@ -369,6 +371,14 @@ class DeviceRecord(TypedDict):
     """The NUMA node that it is nearest to."""
     unfit: NotRequired[str]
     """Why it gets nothing new."""
+    parent: NotRequired[str]
+    """Of a MIG instance: the UUID of the whole device. Never are both given out."""
+    share_milli: NotRequired[int]
+    """Of a MIG instance: how much it is of a whole device, in thousandths; missing: all of one."""
+    cut: NotRequired[bool]
+    """Whether it is cut into instances, or put together, or about to be: nothing of it is given out."""
+    profiles: NotRequired[list[str]]
+    """Of a whole device: the instances that its host cuts it into when work asks for one."""
 
 
 class HostFacts(TypedDict):

@@ -26,6 +26,7 @@ from actorgrid.errors import (
     WorkerLost,
 )
 
+from .field_checks import is_whole
 from .tables.preemption import PREEMPTED, preempted_error
 
 END_FACTS = ("exit_code", "signal", "max_rss_bytes", "cpu_s", "result_bytes")
@@ -37,6 +38,8 @@ MIN_ISOLATION_S = 3.0
 """Less is no patience: a leader waits for so long at least (``LEASE_MAX_S``), so that less would only end work sooner
 than it can begin elsewhere, and a host renews once a second, which a busy machine makes slower. What an earlier version
 took as less counts as that."""
+DEVICE_MILLI = 1000
+"""A whole device, in thousandths."""
 UNKNOWN_USER = "local"
 """Whose work it is when nobody said."""
 
@@ -150,7 +153,23 @@ def new_allocation(
         "memory_mib": resources["memory_mib"],
         **where,
     }
+    parents = [parent for parent in map(parent_of, devices) if parent]
+    if parents:
+        record["gpu_parents"] = sorted(set(parents))
     return cast("AllocationRecord", record)
+
+
+def parent_of(device: DeviceRecord) -> str:
+    """The UUID of the whole device that *device* is an instance of; ``""`` for one that is whole."""
+    parent = device.get("parent")
+    # What an entry of an earlier version says under that name was never read.
+    return parent if isinstance(parent, str) else ""
+
+
+def share_of(device: DeviceRecord) -> int:
+    """How much *device* is of a whole one, in thousandths."""
+    share = device.get("share_milli", DEVICE_MILLI)
+    return share if is_whole(share) and 1 <= share <= DEVICE_MILLI else DEVICE_MILLI
 
 
 def isolation_of(allocation: AllocationRecord, job: JobRecord) -> float:

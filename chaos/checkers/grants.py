@@ -27,6 +27,8 @@ class Grants(Checker):
         self._lost: set[str] = set()
         self._free: dict[tuple[str, int], int] = {}
         self._held: dict[str, tuple[str, tuple[int, ...], int]] = {}
+        self._devices: dict[tuple[str, int], dict[str, Any]] = {}
+        self._wholes: dict[str, tuple[str, bool]] = {}
         self._last_token = (0, 0)
 
     def applied(self, host: Host, entry: Entry, outcome: Outcome, state: Any) -> None:
@@ -41,6 +43,7 @@ class Grants(Checker):
         if kind == "register_host":
             given = command["host"]
             self._incarnations[given["host_id"]] = given["incarnation"]
+            self._devices.update({(given["host_id"], device["index"]): device for device in given["devices"]})
             self._up[given["host_id"]] = given.get("state", "up") == "up"
         elif kind == "lose_host":
             self._lost.add(command["host"])
@@ -53,6 +56,7 @@ class Grants(Checker):
         for changed, id, record in outcome.changes:
             if changed == "allocation" and record is None and (held := self._held.pop(id, None)) is not None:
                 for index in held[1]:
+                    self._wholes.pop(f"{id} {index}", None)
                     self._free[held[0], index] = self._free.get((held[0], index), DEVICE_MILLI) + held[2]
 
     def _granted(
@@ -92,10 +96,19 @@ class Grants(Checker):
         host = place["host"]
         for index in place["gpu_indexes"]:
             left = self._free.get((host, index), DEVICE_MILLI) - milli
-            if left < 0:
+            if left < DEVICE_MILLI - self._devices[host, index].get("share_milli", DEVICE_MILLI):
                 self.fail("a device is given out twice", asked=f"{asked}: {milli} of {host}/{index}", found=f"{left}")
+            self._take_whole(asked, f"{id} {index}", self._devices[host, index])
             self._free[host, index] = left
         self._held[id] = (host, tuple(place["gpu_indexes"]), milli)
+
+    def _take_whole(self, asked: str, id: str, device: dict[str, Any]) -> None:
+        """Note that of the GPU that *device* is, or is a part of, this much is given out: all of it, or a part."""
+        whole, in_parts = device.get("parent", device["uuid"]), "parent" in device
+        others = [other for other, held in self._wholes.items() if held == (whole, not in_parts)]
+        if others:
+            self.fail("a GPU is given out as a whole and in parts", asked=f"{asked}: {device['uuid']}", found=others[0])
+        self._wholes[id] = whole, in_parts
 
 
 class RunningTogether(Checker):

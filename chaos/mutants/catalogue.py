@@ -66,6 +66,7 @@ MUTANTS: dict[str, Mutant] = {
     "old_incarnation_grants": _host(hosts.OldIncarnationGrants, "late_grants"),
     "gangs_start_again_early": _host(hosts.GangsStartAgainEarly, "gangs"),
     "no_guard": _host(hosts.NoGuard, "late_grants"),
+    "wholes_and_parts_at_once": _host(hosts.WholesAndPartsAtOnce, "cut_gpus"),
     "locks_grabbed": _host(hosts.LocksGrabbed),
     "lease_from_the_answer": _host(leases.LeaseFromTheAnswer, "hosts_away"),
     "no_wait_after_election": _host(leases.NoWaitAfterElection, "hosts_away"),

@@ -207,6 +207,23 @@ class _NoGuard(_AnyTerm):
         self.capacity = self._given.capacity = _Endless()
 
 
+class _NeverMinds(Capacity):
+    def _refuse_both(self, what: str, host_id: str, device: DeviceRecord) -> None:
+        pass
+
+
+class _GivesBoth(Ledger):
+    def __init__(self) -> None:
+        super().__init__()
+        self.capacity = self._given.capacity = _NeverMinds()
+
+
+class WholesAndPartsAtOnce(SimulatedHost):
+    """The ledger gives out instances of a GPU that somebody has as a whole, and the whole under its instances."""
+
+    ledger_class: ClassVar[type[Ledger]] = _GivesBoth
+
+
 class NoGuard(SimulatedHost):
     """The ledger takes every grant as it comes: neither term nor room is looked at."""
 

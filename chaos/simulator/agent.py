@@ -29,6 +29,8 @@ GPUS = 2
 CPU_MILLI = 16_000
 MEMORY_MIB = 64_000
 GPU_MEMORY_MIB = 80_000
+PART_MILLI = 428
+"""Of a GPU that is cut: how much each of its two instances is of it."""
 RUNS_US = (20 * MS, 900 * MS)
 LATE_US = (100 * MS, 2_000 * MS)
 DIES_US = (1 * MS, 300 * MS)
@@ -62,8 +64,10 @@ class Agent:
         self._processes: dict[str, AttemptProcess] = {}
         self._patience: dict[str, float] = {}
         self._deadlines: dict[str, float] = {}
-        self._registered = self._asked = False
+        self._registered = self._asked = self._is_cut = False
         self.review()
+        if node.world.timing.cut_us:
+            node.later(self._rng.randrange(node.world.timing.cut_us), self._cut)
         node.later(self._rng.randrange(200 * MS), self._renew_when_due)
 
     # -- events
@@ -198,6 +202,10 @@ class Agent:
             {"uuid": f"GPU-{host}-{index}", "index": index, "model": "H100", "memory_mib": GPU_MEMORY_MIB}
             for index in range(GPUS)
         ]
+        if self._is_cut:
+            whole = devices.pop()
+            part = {"parent": whole["uuid"], "share_milli": PART_MILLI, "memory_mib": GPU_MEMORY_MIB // 2}
+            devices += [{**whole, **part, "uuid": f"MIG-{host}-{n}", "index": GPUS + n} for n in range(2)]
         facts = {
             "host_id": host,
             "incarnation": self._node.boots,
@@ -206,6 +214,13 @@ class Agent:
             "devices": devices,
         }
         return cast("HostFacts", facts)
+
+    def _cut(self) -> None:
+        """Cut the last GPU, or put it together, as somebody does with the driver's own tools: nobody is asked."""
+        self._node.later(self._node.world.timing.cut_us, self._cut)
+        if self._registered and self._asker.idle and self._node.world.faults_strike:
+            self._is_cut = not self._is_cut
+            self._asker.write(RegisterHost(self._record(), at=self._node.now), lambda told: None)
 
     def _is_registered(self, told: ClientReply) -> None:
         self._registered = True

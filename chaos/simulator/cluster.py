@@ -107,6 +107,7 @@ class Cluster:
         self.world.trace.add("operator", "calm: no more faults")
         for hooks in (self.leader_hooks, self.vote_hooks, self.commit_hooks, self.lease_hooks, self.loss_hooks):
             hooks.clear()
+        self.world.faults_strike = False
         self.world.network.calm()
         for node in self.nodes.values():
             node.rate, node.skew_us = 1.0, 0

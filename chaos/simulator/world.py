@@ -26,7 +26,8 @@ class Timing:
     """How a cluster is tuned, the same on all its hosts. Small limits make rare paths common.
 
     ``drift``: by so much the clocks that leases are counted on may be fast or slow. ``in_bytes``: messages between
-    cores travel as the codec's bytes, at some cost; else as they are.
+    cores travel as the codec's bytes, at some cost; else as they are. ``cut_us``: every so often each host's last GPU
+    is cut into instances, or put together, whatever runs on it; 0: never.
     """
 
     tick_us: int = 50 * MS
@@ -41,6 +42,7 @@ class Timing:
     learners_a_tick: int = 64
     in_bytes: bool = False
     drift: float = 0.0
+    cut_us: int = 0
 
 
 @dataclass
@@ -57,6 +59,7 @@ class World:
         self.trace = RunTrace(self.clock, self.keep_trace)
         self.network = Network(self.clock, self.rng("network"))
         self.hosts: dict[int, Host] = {}
+        self.faults_strike = True
         self.on_leader: Callable[[int], None] = lambda id: None
         self.on_vote: Callable[[int], None] = lambda id: None
         self.on_commit: Callable[[int], None] = lambda id: None

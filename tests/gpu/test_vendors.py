@@ -481,3 +481,71 @@ def test_facts_that_are_no_numbers_are_reasons() -> None:
     fact = DeviceFacts.from_record({"uuid": "GPU-1", "clock_max_mhz": float("nan"), "links": 4, "minor": "no number"})
     assert (fact.clock_max_mhz, fact.links, fact.minor) == (None, 4, None)
     assert "nan" in fact.unsupported["clock_max_mhz"]
+
+
+def test_instances_are_cut_and_put_together_by_profile(nvml: StubDriver, watch: Watch) -> None:
+    nvml.add_gpu(0)
+    probe = watch("nvidia")
+    (gpu,) = probe.report().mig
+    assert (gpu.enabled, gpu.instances, [each.name for each in gpu.profiles][:2]) == (False, (), ["1g.10gb", "2g.20gb"])
+    assert "MIG" not in probe.report().devices[0].model
+    assert "Not Supported" in probe.cut(gpu.uuid, "create", "3g.40gb")[0]
+    assert probe.cut(gpu.uuid, "mode", "on") == ("", "")
+    (whole,) = probe.report().devices
+    assert whole.cut, "with MIG on and nothing cut, no work can use it"
+    why, made = probe.cut(gpu.uuid, "create", "3g.40gb")
+    assert (why, made[:4]) == ("", "MIG-")
+    (part,) = probe.report().devices
+    assert (part.uuid, part.parent, part.share_milli, part.memory_mib) == (made, gpu.uuid, 428, 40_448)
+    assert part.model == "NVIDIA H100 80GB HBM3 MIG 3g.40gb"
+    assert probe.cut(gpu.uuid, "create", "4g.40gb")[0] == ""
+    assert "Insufficient Resources" in probe.cut(gpu.uuid, "create", "1g.10gb")[0]
+    (gpu,) = probe.report().mig
+    assert [each.profile for each in gpu.instances] == ["3g.40gb", "4g.40gb"]
+    assert {each.room for each in gpu.profiles} == {0}
+    assert "no profile 9g.90gb: it has 1g.10gb" in probe.cut(gpu.uuid, "create", "9g.90gb")[0]
+    assert "In use" in probe.cut(gpu.uuid, "mode", "off")[0]
+    nvml.put({"0.processes": "4711:900:1"})
+    assert "In use" in probe.cut(gpu.uuid, "destroy", made)[0]
+    nvml.put({"0.processes": None})
+    for each in gpu.instances:
+        assert probe.cut(gpu.uuid, "destroy", each.uuid) == ("", "")
+    assert probe.cut(gpu.uuid, "mode", "off") == ("", "")
+    assert [device.uuid for device in probe.report().devices] == [gpu.uuid]
+    assert probe.read()[gpu.uuid].temperature_celsius == 40.0
+
+
+@pytest.mark.parametrize(
+    ("function", "code", "change", "why"),
+    [
+        ("nvmlDeviceSetMigMode", 4, ("mode", "on"), "Insufficient Permissions"),
+        ("nvmlDeviceSetMigMode", 3, ("mode", "on"), "Not Supported"),
+        ("nvmlDeviceCreateGpuInstance", 4, ("create", "1g.10gb"), "Insufficient Permissions"),
+        ("nvmlGpuInstanceCreateComputeInstance", 23, ("create", "1g.10gb"), "no compute instance in 1g.10gb"),
+    ],
+)
+def test_a_cut_that_is_refused_says_why_and_leaves_nothing(
+    nvml: StubDriver, watch: Watch, function: str, code: int, change: tuple[str, str], why: str
+) -> None:
+    nvml.add_gpu(0, mig_mode=int(change[0] == "create"))
+    probe = watch("nvidia")
+    (gpu,) = probe.report().mig
+    nvml.fault(function, code)
+    assert why in probe.cut(gpu.uuid, *change)[0]
+    nvml.fault(function, None)
+    assert probe.report().mig == (gpu,), "as it was"
+
+
+def test_a_mode_that_waits_for_a_reset_is_taken_back(nvml: StubDriver, watch: Watch) -> None:
+    nvml.add_gpu(0, mig_needs_reset=1)
+    probe = watch("nvidia")
+    (gpu,) = probe.report().mig
+    assert "only after a reset" in probe.cut(gpu.uuid, "mode", "on")[0]
+    (gpu,) = probe.report().mig
+    assert (gpu.enabled, gpu.pending) == (False, False)
+
+
+def test_vendors_without_mig_cut_nothing(level_zero: StubDriver, watch: Watch) -> None:
+    level_zero.add_gpu(0)
+    probe = watch("intel")
+    assert "cuts no devices" in probe.cut(probe.report().devices[0].uuid, "mode", "on")[0]

@@ -43,6 +43,12 @@ class Watched:
         report: ProbeReport = self.wait(self.reports)
         return report
 
+    def cut(self, uuid: str, change: str, what: str) -> tuple[str, str]:
+        """Why a device was not cut otherwise, and the UUID of what was made."""
+        answers: list[tuple[str, str]] = []
+        self.probe.set_partitions(uuid, change, what, lambda why, made: answers.append((why, made)))
+        return self.wait(answers)  # type: ignore[no-any-return]
+
     def close(self) -> None:
         self.probe.stop()
         self.node._selector.close()

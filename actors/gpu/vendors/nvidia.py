@@ -10,16 +10,19 @@ import ctypes
 import os
 from collections import Counter
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 from ..device import Device
+from ..mig_report import MigGpu, MigInstance
 from ..probe_report import FACTS, DeviceEvent, DeviceFacts, DeviceLink, ProbeReport, SettingRefused, link
 from ..readings import DeviceProcess, Readings
 from .answers import Answers, DeviceLost
 from .binding import BindingFailed, load
+from .mig import SLICES, MigCalls
+from .mig import text_of as _text
 from .pci import common_ancestor, numa_node
 
 LIBRARY_VARIABLE = "ACTORGRID_NVML_LIBRARY"
@@ -68,10 +71,6 @@ def traces_of_nvidia(root: str = "/", environ: dict[str, str] | None = None) -> 
     return (True, "library") if b"libnvidia-ml.so.1" in cached else (False, "")
 
 
-def _text(answer: Any) -> str:
-    return answer.decode(errors="replace") if isinstance(answer, bytes) else str(answer)
-
-
 @dataclass(slots=True)
 class _Known:
     """A device that is listed: its handle, and that of the GPU it is an instance of (itself, when it is whole)."""
@@ -99,6 +98,7 @@ class Nvidia:
         self._events: Any = None
         self._fatal: frozenset[int] = frozenset()
         self._old_temperature = False
+        self._mig: MigCalls
 
     # -- what there is
 
@@ -119,26 +119,44 @@ class Nvidia:
         self._fatal = frozenset(
             (nvml.NVML_ERROR_GPU_IS_LOST, nvml.NVML_ERROR_UNINITIALIZED, nvml.NVML_ERROR_RESET_REQUIRED)
         )
+        self._mig = MigCalls(nvml, self._value)
+        report = self.list_again()
+        self._listen()
+        return report
+
+    def list_again(self) -> ProbeReport:
+        """List the devices anew, which may be cut into others by now."""
+        nvml = self._nvml
+        known, self._known = self._known, {}
         problems: list[str] = []
         try:
             driver = _text(nvml.nvmlSystemGetDriverVersion())
             count = min(int(nvml.nvmlDeviceGetCount()), MAX_DEVICES)
         except nvml.NVMLError as error:
+            self._known = known
             return ProbeReport(self.name, self._outcome(error), str(error))
         devices: list[Device] = []
         facts: list[DeviceFacts] = []
+        mig: list[MigGpu] = []
         for number in range(count):
             try:
                 whole = nvml.nvmlDeviceGetHandleByIndex(number)
-                parts = self._instances(whole)
-                parent = _text(nvml.nvmlDeviceGetUUID(whole)) if parts else None
-                for handle in parts or [whole]:
-                    devices.append(self._device(handle, whole, len(devices)))
-                    facts.append(self._facts(devices[-1], driver, parent))
+                uuid = _text(nvml.nvmlDeviceGetUUID(whole))
+                cut = (self._mig.modes(whole) or (False, False))[0]
+                parts = self._mig.instances(whole) if cut else []
+                found = [self._device(handle, whole, uuid, len(devices) + place) for place, handle in enumerate(parts)]
+                if not parts:
+                    # With MIG on, and nothing cut, it is there for nobody.
+                    found = [replace(self._device(whole, whole, uuid, len(devices)), cut=cut)]
+                devices += found
+                facts += [self._facts(device, driver, uuid if parts else None) for device in found]
+                listed = [MigInstance(one.uuid, self._partition(one), one.memory_mib) for one in found if one.parent]
+                model, bus_id = _text(nvml.nvmlDeviceGetName(whole)), found[0].pcie_bus_id
+                if (gpu := self._mig.gpu(whole, uuid, model, bus_id, listed)) is not None:
+                    mig.append(gpu)
             except (nvml.NVMLError, DeviceLost) as error:
                 problems.append(f"NVIDIA GPU {number}: {error}")
         links = self._links(devices)
-        self._listen()
         outcome = "ok" if devices else "absent"
         version = self._value(lambda: _text(nvml.nvmlSystemGetNVMLVersion()))
         return ProbeReport(
@@ -151,6 +169,7 @@ class Nvidia:
             tuple(facts),
             tuple(links),
             f"NVML {version}" if version else "NVML",
+            tuple(mig),
         )
 
     def _outcome(self, error: Any) -> str:
@@ -163,38 +182,33 @@ class Nvidia:
         }
         return by_code.get(error.value, "no_driver")
 
-    def _instances(self, handle: Any) -> list[Any]:
-        """MIG instances of a GPU; empty when it is whole."""
-        nvml = self._nvml
-        if self._value(lambda: nvml.nvmlDeviceGetMigMode(handle)[0]) != 1:
-            return []
-        found = []
-        for number in range(nvml.nvmlDeviceGetMaxMigDeviceCount(handle)):
-            try:
-                found.append(nvml.nvmlDeviceGetMigDeviceHandleByIndex(handle, number))
-            except nvml.NVMLError as error:
-                if error.value not in (nvml.NVML_ERROR_NOT_FOUND, nvml.NVML_ERROR_INVALID_ARGUMENT):
-                    raise
-        return found
+    def _partition(self, device: Device) -> str:
+        """The profile of an instance that is listed."""
+        return self._mig.profile_of(self._known[device.uuid].handle, device.model)
 
-    def _device(self, handle: Any, whole: Any, index: int) -> Device:
+    def _device(self, handle: Any, whole: Any, parent: str, index: int) -> Device:
         nvml = self._nvml
-        uuid = _text(nvml.nvmlDeviceGetUUID(handle))
+        is_part = handle is not whole
+        uuid = _text(nvml.nvmlDeviceGetUUID(handle)) if is_part else parent
         name = self._value(lambda: _text(nvml.nvmlDeviceGetName(handle)))  # older drivers do not name instances
         bus_id = self._value(lambda: _text(nvml.nvmlDeviceGetPciInfo(whole).busId))
         capability = self._value(lambda: nvml.nvmlDeviceGetCudaComputeCapability(whole))
         node = self._value(lambda: int(nvml.nvmlDeviceGetNumaNodeId(whole)))
-        self._known[uuid] = _Known(handle, whole, () if handle is not whole else self._link_ends(whole))
+        self._known[uuid] = _Known(handle, whole, () if is_part else self._link_ends(whole))
+        if is_part and (not name or " MIG " not in name):
+            name = f"{_text(nvml.nvmlDeviceGetName(whole))} MIG {self._mig.profile_of(handle, '')}".strip()
         return Device(
             uuid=uuid,
             index=index,
             vendor=self.name,
-            model=name or _text(nvml.nvmlDeviceGetName(whole)) + " MIG",
+            model=name or _text(nvml.nvmlDeviceGetName(whole)),
             memory_mib=int(nvml.nvmlDeviceGetMemoryInfo(handle).total) // 2**20,
             source="probed",
             compute_capability=None if capability is None else "{}.{}".format(*capability),
             pcie_bus_id=bus_id,
             numa_node=node if node is not None and node >= 0 else numa_node(bus_id),  # the driver rarely says
+            parent=parent if is_part else "",
+            share_milli=self._mig.slices(handle) * 1000 // SLICES if is_part else 1000,
         )
 
     def _facts(self, device: Device, driver: str, parent: str | None) -> DeviceFacts:
@@ -231,7 +245,7 @@ class Nvidia:
             answers.values.pop("limits", None)
             answers.values["links"] = len(known.ends)
         answers.lack("the driver does not tell it", *(name for name in FACTS if name not in answers.values))
-        partition = device.model.rpartition(" MIG ")[2] if known.is_instance and " MIG " in device.model else None
+        partition = self._partition(device) or None if known.is_instance else None
         return DeviceFacts(
             uuid=device.uuid,
             parent=parent,
@@ -478,7 +492,7 @@ class Nvidia:
     def _uuid_at(self, handle: Any) -> str:
         """The UUID of a device that does not answer any more, by the handle it was listed with."""
         address = ctypes.cast(handle, ctypes.c_void_p).value
-        for uuid, known in self._known.items():
+        for uuid, known in list(self._known.items()):  # the list may be made anew meanwhile
             if ctypes.cast(known.whole, ctypes.c_void_p).value == address:
                 return uuid
         return ""
@@ -495,6 +509,21 @@ class Nvidia:
         try:
             self._nvml.nvmlDeviceSetPowerManagementLimit(known.handle, round(watts * 1000))
         except self._nvml.NVMLError as error:
+            raise SettingRefused(str(error)) from error
+
+    def set_partitions(self, uuid: str, change: str, what: str) -> str:
+        """Cut the whole GPU *uuid*, or put it together: see Vendor. Needs root; nothing may run on what is changed."""
+        nvml = self._nvml
+        try:
+            whole = nvml.nvmlDeviceGetHandleByUUID(uuid)
+            if change == "mode":
+                self._mig.set_mode(whole, what == "on")
+                return ""
+            if change == "create":
+                return self._mig.create(whole, what)
+            self._mig.destroy(whole, what)
+            return ""
+        except nvml.NVMLError as error:
             raise SettingRefused(str(error)) from error
 
 

@@ -2,9 +2,9 @@
 
 from typing import Annotated
 
-from ..command import Command, Proposer, verb
+from ..command import Command, Proposer, verb, version_of
 from ..field_checks import Absence, Date, Held, Id, Plain, Text, Truth, Whole, is_table
-from ..record_checks import check_host
+from ..record_checks import check_host, host_version
 from ..record_types import HostFacts, MeasuredFigures
 
 
@@ -14,10 +14,15 @@ class RegisterHost(Command):
 
     host: Annotated[HostFacts, is_table]
 
+    @property
+    def format_version(self) -> int:
+        """The lowest ledger version that knows this command with what it says of devices."""
+        return max(version_of(RegisterHost), host_version(self.host))
+
     @classmethod
     def check(cls, plain: Plain) -> None:
         """Check the host's record."""
-        check_host(plain["host"])
+        check_host(plain["host"], plain["v"])
 
     def about_host(self) -> object:
         """The id of the host that registers."""

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from actorgrid.actors.ledger.record_types import AllocationRecord, DeviceRecord, HostRecord, ResourcesRecord
+from actorgrid.actors.ledger.records import parent_of, share_of
 from actorgrid.errors import Overcommit, WrongState
-
-DEVICE_MILLI = 1000
 
 
 class Capacity:
@@ -19,6 +18,8 @@ class Capacity:
         self._cpu_milli: dict[str, int] = {}
         self._memory_mib: dict[str, int] = {}
         self._device: dict[tuple[str, int], tuple[int, int]] = {}
+        self._held: dict[tuple[str, str], int] = {}
+        self._parts: dict[tuple[str, str], int] = {}
 
     def take(self, allocation: AllocationRecord) -> None:
         """Count an allocation."""
@@ -77,10 +78,21 @@ class Capacity:
                 )
             milli, memory_mib = self.used_device(host_id, index)
             what = f"device {index} of host {host_id}"
-            _fit(what, "milli", milli, resources.get("gpu_milli", 0), DEVICE_MILLI)
+            self._refuse_both(what, host_id, device)
+            _fit(what, "milli", milli, resources.get("gpu_milli", 0), share_of(device))
             _fit(what, "MiB", memory_mib, resources.get("gpu_memory_mib", 0), device["memory_mib"])
             found.append(device)
         return found
+
+    def _refuse_both(self, what: str, host_id: str, device: DeviceRecord) -> None:
+        """Refuse a device that is being cut, and one GPU as a whole and as instances. Raises Overcommit."""
+        if device.get("cut") is True:
+            raise Overcommit(f"{what} is cut into instances, or is about to be", asked="a grant of it", found="cut")
+        parent = parent_of(device)
+        if parent and self._held.get((host_id, parent)):
+            raise Overcommit(f"{what} is an instance of a GPU that is given out", asked="both", found=parent)
+        if self._parts.get((host_id, device["uuid"])):
+            raise Overcommit(f"instances of {what} are given out", asked="the whole of it", found=device["uuid"])
 
     def _add(self, allocation: AllocationRecord, sign: int) -> None:
         host_id = allocation["host"]
@@ -92,6 +104,11 @@ class Capacity:
                 milli + sign * allocation["gpu_milli"],
                 memory_mib + sign * allocation["gpu_memory_mib"],
             )
+        for counts, uuids in ((self._held, allocation["gpu_uuids"]), (self._parts, allocation.get("gpu_parents", ()))):
+            for uuid in uuids:
+                left = counts.pop((host_id, uuid), 0) + sign
+                if left:
+                    counts[host_id, uuid] = left
 
 
 def _fit(what: str, unit: str, used: int, asked: int, capacity: int) -> None:

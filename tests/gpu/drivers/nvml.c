@@ -7,7 +7,8 @@
  * throttle ecc_mode ecc_corrected ecc_uncorrected remapped_corrected remapped_uncorrected remapped_pending
  * remapped_failure replays pcie_gen pcie_width max_pcie_gen max_pcie_width nvlinks (number, all to every other device)
  * nvlink_errors processes (PID:MIB[:INSTANCE],...) persistence compute_mode vbios
- * lost (1: fell off the bus), mig_mode, mig (number of instances), mig.I.uuid mig.I.profile mig.I.mib mig.I.used_mib.
+ * lost (1: fell off the bus), mig_mode, mig (number of instances), mig.I.uuid mig.I.profile mig.I.mib mig.I.used_mib,
+ * mig_needs_reset (1: another MIG mode waits for a reset).
  * A missing key of a device means "not supported".
  *
  * Events are lines "DEVICE TYPE DATA" appended to the file NVML_STUB_STATE.events; a set sees those after its making.
@@ -20,7 +21,7 @@ enum { MAX_DEVICES = 16, MAX_INSTANCES = 8, MAX_PROCESSES = 64, MAX_SETS = 8 };
 
 typedef struct { int number, instance; } device; /* instance 0: the whole GPU */
 typedef struct { long long offset; int used; unsigned long long registered[MAX_DEVICES]; } event_set;
-typedef struct { int number, id, profile, slices; } gpu_instance;
+typedef struct { int number, id; } gpu_instance;
 
 static device table[MAX_DEVICES][MAX_INSTANCES + 1];
 static gpu_instance made[MAX_DEVICES][MAX_INSTANCES + 1];
@@ -33,7 +34,7 @@ __attribute__((constructor)) static void fill(void) {
     for (int number = 0; number < MAX_DEVICES; number++)
         for (int instance = 0; instance <= MAX_INSTANCES; instance++) {
             table[number][instance] = (device){number, instance};
-            made[number][instance] = (gpu_instance){number, instance, 0, 0};
+            made[number][instance] = (gpu_instance){number, instance};
         }
 }
 
@@ -121,6 +122,7 @@ API const char *nvmlErrorString(int code) {
     case NVML_ERROR_RESET_REQUIRED: return "GPU requires restart";
     case NVML_ERROR_LIB_RM_VERSION_MISMATCH: return "Driver/library version mismatch";
     case NVML_ERROR_IN_USE: return "In use by another client";
+    case NVML_ERROR_INSUFFICIENT_RESOURCES: return "Insufficient Resources";
     default: return "Unknown Error";
     }
 }
@@ -186,13 +188,14 @@ static int by_text(const char *function, const char *key, const char *wanted, de
 }
 
 API int nvmlDeviceGetUUID(device *which, char *uuid, unsigned size);
+static int made_of(int number, int slot);
 
 API int nvmlDeviceGetHandleByUUID(const char *uuid, device **result) {
     char found[96];
     if (by_text(__func__, "uuid", uuid, result) == NVML_SUCCESS) return NVML_SUCCESS;
     for (int number = 0; number < count() && number < MAX_DEVICES; number++)
-        for (int instance = 1; instance <= (int)whole_or(number, "mig", 0); instance++)
-            if (!nvmlDeviceGetUUID(&table[number][instance], found, sizeof found) && !strcasecmp(found, uuid)) {
+        for (int instance = 1; instance < MAX_INSTANCES; instance++)
+            if (made_of(number, instance - 1) == 2 && !nvmlDeviceGetUUID(&table[number][instance], found, sizeof found) && !strcasecmp(found, uuid)) {
                 *result = &table[number][instance];
                 return NVML_SUCCESS;
             }
@@ -587,14 +590,75 @@ API int nvmlDeviceGetMPSComputeRunningProcesses_v3(device *which, unsigned *size
     return nvmlDeviceGetGraphicsRunningProcesses_v3(which, size, infos);
 }
 
-/* -- MIG */
+/* -- MIG: an instance is in a slot; mig.I.made says what was made of it (0: nothing, 1: a GPU instance, 2: with its
+ * compute instance), and else it is there when I is below mig. */
+
+typedef struct { int which, id, slices, memory_slices, mib; const char *name; } mig_profile;
+
+static const mig_profile PROFILES[] = {
+    {NVML_GPU_INSTANCE_PROFILE_1_SLICE, 19, 1, 1, 9856, "1g.10gb"},
+    {NVML_GPU_INSTANCE_PROFILE_1_SLICE_REV1, 20, 1, 1, 9856, "1g.10gb+me"},
+    {NVML_GPU_INSTANCE_PROFILE_1_SLICE_REV2, 15, 1, 2, 19968, "1g.20gb"},
+    {NVML_GPU_INSTANCE_PROFILE_2_SLICE, 14, 2, 2, 20096, "2g.20gb"},
+    {NVML_GPU_INSTANCE_PROFILE_3_SLICE, 9, 3, 4, 40448, "3g.40gb"},
+    {NVML_GPU_INSTANCE_PROFILE_4_SLICE, 5, 4, 4, 40448, "4g.40gb"},
+    {NVML_GPU_INSTANCE_PROFILE_7_SLICE, 0, 7, 8, 80896, "7g.80gb"},
+};
+enum { PROFILE_COUNT = sizeof PROFILES / sizeof *PROFILES };
+
+static int made_of(int number, int slot) {
+    char key[KEY_MAX];
+    snprintf(key, sizeof key, "mig.%d.made", slot);
+    long long said = whole_or(number, key, -1);
+    return said >= 0 ? (int)said : slot < (int)whole_or(number, "mig", 0) ? 2 : 0;
+}
+
+static const mig_profile *profile_of(int number, int slot) {
+    char key[KEY_MAX], name[VALUE_MAX];
+    snprintf(key, sizeof key, "mig.%d.profile", slot);
+    if (lookup(number, key, name, sizeof name))
+        for (int i = 0; i < PROFILE_COUNT; i++)
+            if (!strcmp(PROFILES[i].name, name)) return &PROFILES[i];
+    return &PROFILES[0];
+}
+
+static const mig_profile *profile_with(int id) {
+    for (int i = 0; i < PROFILE_COUNT; i++)
+        if (PROFILES[i].id == id) return &PROFILES[i];
+    return NULL;
+}
+
+static int room_for(int number, const mig_profile *wanted) {
+    int slices = 7, memory = 8;
+    for (int slot = 0; slot < MAX_INSTANCES - 1; slot++)
+        if (made_of(number, slot)) {
+            slices -= profile_of(number, slot)->slices;
+            memory -= profile_of(number, slot)->memory_slices;
+        }
+    int by_slices = slices / wanted->slices, by_memory = memory / wanted->memory_slices;
+    return by_slices < by_memory ? by_slices : by_memory;
+}
+
+static int any_made(int number) {
+    for (int slot = 0; slot < MAX_INSTANCES - 1; slot++)
+        if (made_of(number, slot)) return 1;
+    return 0;
+}
+
+static int has_process(int number, int instance) {
+    device whole = {number, instance};
+    unsigned found = 0;
+    list_processes(&whole, &found, NULL);
+    return found > 0;
+}
 
 API int nvmlDeviceGetMigMode(device *which, unsigned *now, unsigned *pending) {
     ENTER(which);
     WHOLE_ONLY(which);
     long long mode = whole_or(which->number, "mig_mode", whole_or(which->number, "mig", -1) > 0 ? 1 : -1);
     if (mode < 0) return NVML_ERROR_NOT_SUPPORTED;
-    *now = *pending = (unsigned)mode;
+    *now = (unsigned)mode;
+    *pending = (unsigned)whole_or(which->number, "mig_pending", mode);
     return NVML_SUCCESS;
 }
 
@@ -603,9 +667,11 @@ API int nvmlDeviceSetMigMode(device *which, unsigned mode, int *status) {
     ENTER(which);
     int code = nvmlDeviceGetMigMode(which, &now, &pending);
     if (code != NVML_SUCCESS) return code;
-    if (whole_or(which->number, "mig", 0)) return NVML_ERROR_IN_USE;
-    remember(which->number, "mig_mode", "%u", mode);
+    if (any_made(which->number) || has_process(which->number, 0)) return NVML_ERROR_IN_USE;
+    remember(which->number, "mig_pending", "%u", mode);
     *status = NVML_SUCCESS;
+    if (mode != now && whole_or(which->number, "mig_needs_reset", 0)) *status = NVML_ERROR_RESET_REQUIRED;
+    else remember(which->number, "mig_mode", "%u", mode);
     return NVML_SUCCESS;
 }
 
@@ -617,7 +683,7 @@ API int nvmlDeviceGetMaxMigDeviceCount(device *which, unsigned *found) {
 
 API int nvmlDeviceGetMigDeviceHandleByIndex(device *which, unsigned index, device **result) {
     ENTER(which);
-    if (index >= MAX_INSTANCES || (long long)index >= whole_or(which->number, "mig", 0)) return NVML_ERROR_NOT_FOUND;
+    if (index >= MAX_INSTANCES - 1 || made_of(which->number, (int)index) < 2) return NVML_ERROR_NOT_FOUND;
     *result = &table[which->number][index + 1];
     return NVML_SUCCESS;
 }
@@ -644,6 +710,142 @@ API int nvmlDeviceGetComputeInstanceId(device *which, unsigned *id) {
     ENTER(which);
     if (!which->instance) return NVML_ERROR_NOT_SUPPORTED;
     *id = 0;
+    return NVML_SUCCESS;
+}
+
+API int nvmlDeviceGetGpuInstanceProfileInfoV(
+    device *which, unsigned profile, c_nvmlGpuInstanceProfileInfo_v2_t *info) {
+    ENTER(which);
+    WHOLE_ONLY(which);
+    if (whole_or(which->number, "mig_mode", -1) < 0) return NVML_ERROR_NOT_SUPPORTED;
+    for (int i = 0; i < PROFILE_COUNT; i++)
+        if (PROFILES[i].which == (int)profile) {
+            info->id = (unsigned)PROFILES[i].id;
+            info->sliceCount = (unsigned)PROFILES[i].slices;
+            info->instanceCount = (unsigned)(7 / PROFILES[i].slices);
+            info->multiprocessorCount = 16u * (unsigned)PROFILES[i].slices;
+            info->memorySizeMB = (unsigned long long)PROFILES[i].mib;
+            snprintf(info->name, sizeof info->name, "MIG %s", PROFILES[i].name);
+            return NVML_SUCCESS;
+        }
+    return profile < NVML_GPU_INSTANCE_PROFILE_COUNT ? NVML_ERROR_NOT_SUPPORTED : NVML_ERROR_INVALID_ARGUMENT;
+}
+
+API int nvmlDeviceGetGpuInstanceRemainingCapacity(device *which, unsigned id, unsigned *found) {
+    ENTER(which);
+    const mig_profile *wanted = profile_with((int)id);
+    if (!wanted) return NVML_ERROR_INVALID_ARGUMENT;
+    if (!whole_or(which->number, "mig_mode", 0)) return NVML_ERROR_NOT_SUPPORTED;
+    *found = (unsigned)room_for(which->number, wanted);
+    return NVML_SUCCESS;
+}
+
+API int nvmlDeviceCreateGpuInstance(device *which, unsigned id, gpu_instance **result) {
+    char key[KEY_MAX];
+    ENTER(which);
+    WHOLE_ONLY(which);
+    const mig_profile *wanted = profile_with((int)id);
+    if (!wanted) return NVML_ERROR_INVALID_ARGUMENT;
+    if (!whole_or(which->number, "mig_mode", 0)) return NVML_ERROR_NOT_SUPPORTED;
+    if (room_for(which->number, wanted) < 1) return NVML_ERROR_INSUFFICIENT_RESOURCES;
+    for (int slot = 0; slot < MAX_INSTANCES - 1; slot++)
+        if (!made_of(which->number, slot)) {
+            snprintf(key, sizeof key, "mig.%d.profile", slot);
+            remember(which->number, key, "%s", wanted->name);
+            snprintf(key, sizeof key, "mig.%d.mib", slot);
+            remember(which->number, key, "%d", wanted->mib);
+            snprintf(key, sizeof key, "mig.%d.used_mib", slot);
+            remember(which->number, key, "%d", 12);
+            snprintf(key, sizeof key, "mig.%d.uuid", slot);
+            remember(which->number, key, "MIG-%08d-0000-5000-8000-%012d", which->number, slot);
+            snprintf(key, sizeof key, "mig.%d.made", slot);
+            remember(which->number, key, "1");
+            *result = &made[which->number][slot + 1];
+            return NVML_SUCCESS;
+        }
+    return NVML_ERROR_INSUFFICIENT_RESOURCES;
+}
+
+API int nvmlDeviceGetGpuInstanceById(device *which, unsigned id, gpu_instance **result) {
+    ENTER(which);
+    if (!id || id >= MAX_INSTANCES || !made_of(which->number, (int)id - 1)) return NVML_ERROR_NOT_FOUND;
+    *result = &made[which->number][id];
+    return NVML_SUCCESS;
+}
+
+API int nvmlDeviceGetGpuInstances(device *which, unsigned id, gpu_instance **found, unsigned *count_of) {
+    ENTER(which);
+    *count_of = 0;
+    for (int slot = 0; slot < MAX_INSTANCES - 1; slot++)
+        if (made_of(which->number, slot) && profile_of(which->number, slot)->id == (int)id)
+            found[(*count_of)++] = &made[which->number][slot + 1];
+    return NVML_SUCCESS;
+}
+
+API int nvmlGpuInstanceGetInfo(gpu_instance *instance, c_nvmlGpuInstanceInfo_t *info) {
+    int said = scripted(__func__, instance->number);
+    if (said != PASS) return said;
+    info->device = &table[instance->number][0];
+    info->id = (unsigned)instance->id;
+    info->profileId = (unsigned)profile_of(instance->number, instance->id - 1)->id;
+    info->placement.start = (unsigned)instance->id - 1;
+    info->placement.size = (unsigned)profile_of(instance->number, instance->id - 1)->memory_slices;
+    return NVML_SUCCESS;
+}
+
+API int nvmlGpuInstanceDestroy(gpu_instance *instance) {
+    char key[KEY_MAX];
+    int said = scripted(__func__, instance->number);
+    if (said != PASS) return said;
+    int state = made_of(instance->number, instance->id - 1);
+    if (!state) return NVML_ERROR_NOT_FOUND;
+    if (state == 2) return NVML_ERROR_IN_USE; /* its compute instance goes first */
+    snprintf(key, sizeof key, "mig.%d.made", instance->id - 1);
+    remember(instance->number, key, "0");
+    return NVML_SUCCESS;
+}
+
+API int nvmlGpuInstanceGetComputeInstanceProfileInfoV(
+    gpu_instance *instance, unsigned profile, unsigned engines, c_nvmlComputeInstanceProfileInfo_v2_t *info) {
+    static const int SLICES[] = {1, 2, 3, 4, 7, 8, 6, 1, 7};
+    int said = scripted(__func__, instance->number);
+    if (said != PASS) return said;
+    if (profile >= sizeof SLICES / sizeof *SLICES || engines) return NVML_ERROR_INVALID_ARGUMENT;
+    if (profile > 4 || SLICES[profile] > profile_of(instance->number, instance->id - 1)->slices)
+        return NVML_ERROR_NOT_SUPPORTED;
+    info->id = profile;
+    info->sliceCount = (unsigned)SLICES[profile];
+    info->instanceCount = 1;
+    return NVML_SUCCESS;
+}
+
+API int nvmlGpuInstanceCreateComputeInstance(gpu_instance *instance, unsigned id, gpu_instance **result) {
+    char key[KEY_MAX];
+    (void)id;
+    int said = scripted(__func__, instance->number);
+    if (said != PASS) return said;
+    if (made_of(instance->number, instance->id - 1) != 1) return NVML_ERROR_INSUFFICIENT_RESOURCES;
+    snprintf(key, sizeof key, "mig.%d.made", instance->id - 1);
+    remember(instance->number, key, "2");
+    *result = instance;
+    return NVML_SUCCESS;
+}
+
+API int nvmlGpuInstanceGetComputeInstanceById(gpu_instance *instance, unsigned id, gpu_instance **result) {
+    int said = scripted(__func__, instance->number);
+    if (said != PASS) return said;
+    if (id || made_of(instance->number, instance->id - 1) != 2) return NVML_ERROR_NOT_FOUND;
+    *result = instance;
+    return NVML_SUCCESS;
+}
+
+API int nvmlComputeInstanceDestroy(gpu_instance *instance) {
+    char key[KEY_MAX];
+    int said = scripted(__func__, instance->number);
+    if (said != PASS) return said;
+    if (has_process(instance->number, instance->id)) return NVML_ERROR_IN_USE;
+    snprintf(key, sizeof key, "mig.%d.made", instance->id - 1);
+    remember(instance->number, key, "1");
     return NVML_SUCCESS;
 }
 
