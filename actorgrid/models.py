@@ -24,6 +24,10 @@ from pydantic import (
 
 from actorgrid.amounts import parse_memory
 from actorgrid.container_models import ContainerRequest
+from actorgrid.device_words import MIG_PROFILE_PATTERN as MIG_PROFILE_PATTERN
+from actorgrid.device_words import DeviceSource as DeviceSource
+from actorgrid.device_words import GPUStatus as GPUStatus
+from actorgrid.device_words import GPUVendor as GPUVendor
 from actorgrid.labels import LABEL_CHARS_MAX, LABELS_MAX, LABELS_TEXT, checked_labels
 from actorgrid.notification_words import EVENTS, TARGET_CHARS_MAX, TARGETS_MAX, TARGETS_TEXT, checked_targets, events_of
 from actorgrid.output_paths import OUTPUT_PATH_BYTES_MAX, OUTPUTS_MAX, checked
@@ -81,33 +85,6 @@ class AnswerBody(BaseModel):
     """Base of what goes out."""
 
     model_config = ConfigDict(extra="allow")
-
-
-class GPUVendor(StrEnum):
-    """Whose device it is; a simulated device says what it simulates."""
-
-    NVIDIA = "nvidia"
-    AMD = "amd"
-    INTEL = "intel"
-    APPLE = "apple"
-    QUALCOMM = "qualcomm"
-
-
-class GPUStatus(StrEnum):
-    """What a device is doing."""
-
-    AVAILABLE = "available"
-    ALLOCATED = "allocated"
-    MAINTENANCE = "maintenance"
-    ERROR = "error"
-
-
-class DeviceSource(StrEnum):
-    """How we know of a device; only ``probed`` ones have telemetry."""
-
-    PROBED = "probed"
-    SIMULATED = "simulated"
-    DECLARED = "declared"
 
 
 class SchedulingPolicy(StrEnum):
@@ -198,10 +175,6 @@ class AttemptState(StrEnum):
 
 
 _FINAL = frozenset({JobState.SUCCEEDED, JobState.FAILED, JobState.CANCELLED, JobState.LOST})
-
-
-MIG_PROFILE_PATTERN = r"^$|^[1-8]g\.[0-9]{1,4}gb(\+[a-z.]{1,12})?$"
-"""The name of a MIG profile (its slices, its memory, and what else it has), or nothing."""
 
 
 class Resources(RequestBody):
@@ -382,6 +355,9 @@ class LeaseGrant(AnswerBody):
     token: tuple[int, int]
     gpu_uuids: list[str]
     enforcement: str
+    """The weakest of ``enforced_by``."""
+    enforced_by: dict[str, str] = {}
+    """Who holds it to its gpu_compute and gpu_memory: hardware, kernel, driver, cooperative, none."""
     tenancy: str
     python: str
     containment: str = "unknown"
@@ -489,6 +465,8 @@ class Job(AnswerBody):
     notify_on: list[str] = []
     error: dict[str, Any] | None = None
     attempts: list[Attempt] = []
+    enforced_by: dict[str, str] = {}
+    """Who holds the latest attempt to its gpu_compute and gpu_memory: hardware, kernel, driver, cooperative, none."""
     unconfirmed: str | None = None
     """Why its state is only what was last known: its host is away or lost, or cannot be asked about."""
     taken: int | None = None

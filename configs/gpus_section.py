@@ -49,8 +49,9 @@ class GpusSection(Section):
     )
     mig: str = setting(
         "existing",
-        "MIG instances of NVIDIA's GPUs: existing: give out those that there are; off: give out none",
-        pattern=r"^(off|existing)$",
+        "MIG instances of NVIDIA's GPUs: existing: give out those that there are; dynamic: also cut a free GPU when "
+        "work asks for one, and put it together when nobody does; off: give out none",
+        pattern=r"^(off|existing|dynamic)$",
         live=True,
     )
     heat_control: str = setting(

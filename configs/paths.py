@@ -119,6 +119,11 @@ class HostPaths:
         return self.data_dir / "work.key"
 
     @property
+    def mig_gpus_file(self) -> Path:
+        """The file with how GPUs were that the agent has cut for work."""
+        return self.data_dir / "mig_gpus.json"
+
+    @property
     def power_limits_file(self) -> Path:
         """The file with the power limits that devices had before the agent changed them."""
         return self.data_dir / "power_limits.json"

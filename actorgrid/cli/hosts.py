@@ -7,7 +7,9 @@ from typing import Any
 
 import click
 
-from .call import CommandContext, host_command
+from .call import CommandContext, host_command, host_options
+from .mig import mig
+from .quota import QuotaCommands
 from .show import ago, clock, coloured, last_known, number, say_folded, share, size, table
 from .watching import keep_showing, watch_option
 
@@ -217,15 +219,21 @@ TROUBLED = ("degraded", "failed", "lost")
 GPUS_SPARE = ["POWER>", "TEMP>", "USE>", "MEMORY>", "MODEL"]
 
 
-@click.command()
+@click.group(cls=QuotaCommands, invoke_without_command=True)
 @watch_option
-@host_command
-def gpus(call: CommandContext, watch: float | None) -> None:
+@host_options
+@click.pass_context
+def gpus(ctx: click.Context, watch: float | None) -> None:
     """List the GPUs and what holds them.
 
     Below the table is why one takes nothing new, or is not as it should be.
     """
-    keep_showing(lambda: _gpus(call), watch, call.json)
+    if ctx.invoked_subcommand is None:
+        call = ctx.ensure_object(CommandContext)
+        keep_showing(lambda: _gpus(call), watch, call.json)
+
+
+gpus.add_command(mig)
 
 
 def _gpus(call: CommandContext) -> None:

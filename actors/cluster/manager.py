@@ -40,6 +40,7 @@ from ..ledger.tables.jobs import GRAPH
 from ..links.messages import AskHost, AskHosts
 from ..notifications.courier import NoticeCourier
 from ..work.containment_here import containment_here
+from ..work.enforcement import enforced_of_job
 from ..work.messages import StartDelay
 from .cluster_graphs import ClusterGraphs, JobDesk
 from .condition import away_s, condition_of, start_blockers, summary_of, unknown_report, unsure_note, url_of
@@ -361,6 +362,7 @@ class ClusterManager(ResultFinder):
             notices=tuple(each for each in self._ledger.notices.values() if each["job_id"] == request.job_id),
             unsure=unsure_note(health, self.host.host_id, job, time()),
             start_delay=await self._start_delay(job) if job["state"] == JobState.PLACED else None,
+            enforced=enforced_of_job(job, self._ledger.hosts, self.host.settings.gpus.memory_watch),
         )
         return explain_job(job, context)
 

@@ -45,12 +45,16 @@ from .memory_watch import MemoryWatch
 from .messages import (
     AcquireLease,
     CheckFeasible,
+    CreateMig,
+    DestroyMig,
     Explain,
     Inventory,
     LatencyReport,
+    MigGpus,
     OwnReadings,
     RecentDecisions,
 )
+from .mig_control import MigControl
 from .placement_spans import tell_granted
 from .proposals import AttemptPreemption, Grant, JobFailure, Termination
 from .usage_feed import UsageFeed
@@ -90,6 +94,7 @@ class GPUCoordinator(LedgerFollower):
         self._idle = IdleWatch(self, self._ledger)
         self._usage = UsageFeed(self, self._registration, self._watch)
         self._spans = sender_for(self.host)
+        self._mig = MigControl(self, self._ledger, self._registration)
         self._latency = LatencyWindow()
         self._decisions: deque[dict[str, Any]] = deque(maxlen=DECISIONS_KEPT)
         self._grants_total = 0
@@ -126,6 +131,7 @@ class GPUCoordinator(LedgerFollower):
             self._usage.tell_simulated()
             self._core.mirror.set_unhealthy(self._unhealthy())
             self._core.mirror.set_scores(self._registration.sampling.scores())
+            self._mig.look(self._core.leases.waiting())
             self._kick()
 
     def _health_changed(self, incidents: list[HealthIncident]) -> None:
@@ -162,9 +168,11 @@ class GPUCoordinator(LedgerFollower):
 
     def _on_applied(self, message: Applied) -> None:
         self._core.changed(message.changes, time())
-        for kind, id, _record in message.changes:
+        for kind, id, record in message.changes:
             if kind == "allocation":
                 self._settle_lease(id)
+            elif kind == "job" and self._mig.concerns(record):
+                self.runtime.after(0.0, lambda: self._mig.look(self._core.leases.waiting()))
             elif kind == "leader":
                 self._leadership_changed()
             elif kind == "absent":
@@ -439,6 +447,18 @@ class GPUCoordinator(LedgerFollower):
             found[device.uuid] = self._registration.now(device, milli, memory_mib).to_record()
         return found
 
+    @handles(MigGpus)
+    def _mig_gpus(self, _request: MigGpus) -> list[dict[str, Any]]:
+        return self._mig.listed()
+
+    @handles(CreateMig)
+    async def _create_mig(self, request: CreateMig) -> str:
+        return await self._mig.create(request.gpu, request.profile)
+
+    @handles(DestroyMig)
+    async def _destroy_mig(self, request: DestroyMig) -> None:
+        await self._mig.destroy(request.instance)
+
     @handles(RecentDecisions)
     def _recent_decisions(self, request: RecentDecisions) -> list[dict[str, Any]]:
         return list(islice(self._decisions, max(0, request.limit)))
@@ -497,5 +517,6 @@ class GPUCoordinator(LedgerFollower):
             "probe": inventory,
             "gpu_users": self._watch.status(),
             "heat": self._registration.heat.status(),
+            "mig": self._mig.status(),
             "notes": notes,
         }

@@ -35,6 +35,8 @@ class Device:
     """Whether nothing is given out of it, because it is cut into instances, or is about to be."""
     profiles: tuple[str, ...] = ()
     """The instances that it is cut into when work asks for one; empty: it is not."""
+    whole_mib: int = 0
+    """Of a MIG instance that is there for work alone: the memory of its GPU, which is whole again afterwards."""
 
     def at(self, index: int) -> Device:
         """The same device at another place of its host."""
@@ -43,7 +45,7 @@ class Device:
     def to_record(self, with_parts: bool = True) -> DeviceRecord:
         """The device as the ledger's host record holds it; not *with_parts*: as hosts before version 9 know it."""
         record = asdict(self)
-        parts = {name: record.pop(name) for name in ("parent", "share_milli", "cut", "profiles")}
+        parts = {name: record.pop(name) for name in ("parent", "share_milli", "cut", "profiles", "whole_mib")}
         if with_parts:
             # Only what is not as ever: else a host without instances would register in words that are new.
             record |= {name: value for name, value in parts.items() if value and value != WHOLE_GPU_MILLI}

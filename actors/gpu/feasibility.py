@@ -46,7 +46,7 @@ def check_feasible(demand: Demand, hosts: Iterable[HostRecord]) -> None:
     Raises UnknownGpuModel, TooManyGpus (also for device memory), RequestTooLarge, or BadRequest for device
     UUIDs that do not exist; each says what exists.
     """
-    hosts = list(hosts)
+    hosts = [_when_put_together(host) for host in hosts]
     if demand.hosts:
         there = [host["host_id"] for host in hosts]
         hosts = [host for host in hosts if host["host_id"] in demand.hosts]
@@ -109,8 +109,35 @@ def can_be_cut_for(demand: Demand, device: DeviceRecord) -> bool:
 
 def is_instance_for(demand: Demand, device: DeviceRecord, profile: str) -> bool:
     """Whether an instance of that *profile* of *device* is of a model that *demand* names."""
-    model = f"{device.get('model', '')} MIG {profile}"
+    model = f"{_whole_model(device)} MIG {profile}"
     return any(answers_to(one, model) for one in demand.gpu_models)
+
+
+def _whole_model(device: DeviceRecord) -> str:
+    return device.get("model", "").partition(" MIG ")[0]
+
+
+def _when_put_together(host: HostRecord) -> HostRecord:
+    """*host* with the GPUs that are cut for work alone as whole ones beside their instances: they will be, in time."""
+    wholes = {
+        device["parent"]: device for device in host["devices"] if device.get("whole_mib") and device.get("parent")
+    }
+    if not wholes:
+        return host
+    first = 1 + max(device["index"] for device in host["devices"])
+    devices: list[DeviceRecord] = [
+        {
+            **part,
+            "uuid": uuid,
+            "index": first + number,
+            "model": _whole_model(part),
+            "memory_mib": part["whole_mib"],
+            "share_milli": WHOLE_GPU_MILLI,
+            "cut": False,
+        }
+        for number, (uuid, part) in enumerate(wholes.items())
+    ]
+    return {**host, "devices": [*host["devices"], *devices]}
 
 
 def members_on(demand: Demand, host: HostRecord, held: Iterable[HeldAmounts] = ()) -> int:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, replace
 from time import time
 
@@ -22,6 +22,7 @@ from .device_score import HeatLimits
 from .heat_watch import HeatWatch
 from .host_capacity import host_cpu_milli, host_memory_mib
 from .inventory import HostInventory
+from .mig_report import MigGpu
 from .placement_records import PlacementRecords
 from .readings import Readings
 from .sampling import HostSampling
@@ -71,6 +72,8 @@ class HostRegistration:
         self._tell_at = 0.0
         self._told_parts = False
         self._indexes: dict[str, int] = {}
+        self.joinable: Callable[[], Mapping[str, MigGpu]] = dict
+        """The instances that are there for work alone, by UUID, with their GPUs: MigControl says it."""
         self.withheld: set[str] = set()
         """Devices of which nothing may be given out, because they are about to be cut or put together."""
 
@@ -258,6 +261,11 @@ class HostRegistration:
         with_parts = cluster_version(self._ledger.members) >= PARTS_SINCE
         if device.uuid in self.withheld:
             device = replace(device, cut=True)
+        gpu = self.joinable().get(device.uuid)
+        if gpu is not None:
+            is_dynamic = self._server.host.settings.gpus.mig == "dynamic"
+            profiles = tuple(each.name for each in gpu.profiles) if is_dynamic else ()
+            device = replace(device, whole_mib=gpu.memory_mib, profiles=profiles)
         record = device.to_record(with_parts)
         if trouble is not None:
             record["unfit"] = trouble

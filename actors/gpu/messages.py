@@ -6,6 +6,9 @@ from dataclasses import dataclass, field
 
 from actorgrid.actors.ledger.record_types import ResourcesRecord
 
+MIG_CHANGE_S = 60.0
+"""How long whoever has a GPU cut waits for the answer: the ledger is told first, and the driver asked three times."""
+
 
 @dataclass(frozen=True, slots=True)
 class CheckFeasible:
@@ -86,3 +89,23 @@ class RecentDecisions:
 @dataclass(frozen=True, slots=True)
 class LatencyReport:
     """Asks how long placing took lately. Answer: {"p50_us", "p99_us", "count", "policy", "compiled"}."""
+
+
+@dataclass(frozen=True, slots=True)
+class MigGpus:
+    """Asks which GPUs of this host can be cut into MIG instances, and how they are (``MigControl.listed``)."""
+
+
+@dataclass(frozen=True, slots=True)
+class CreateMig:
+    """Make a MIG instance in a GPU of this host. Answer: its UUID. Raises as ``MigControl.create``."""
+
+    gpu: str
+    profile: str
+
+
+@dataclass(frozen=True, slots=True)
+class DestroyMig:
+    """Take away a MIG instance of this host, which no work has. Answer: None. Raises as ``MigControl.destroy``."""
+
+    instance: str

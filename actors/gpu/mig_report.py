@@ -40,6 +40,7 @@ class MigGpu:
 
     uuid: str
     model: str
+    memory_mib: int
     pcie_bus_id: str | None
     enabled: bool
     """Whether MIG is on: then there is work on its instances alone."""
@@ -59,6 +60,7 @@ class MigGpu:
         return cls(
             _text(record["uuid"]),
             _text(record["model"]),
+            int(record["memory_mib"]),
             None if bus is None else _text(bus),
             record["enabled"] is True,
             record["pending"] is True,

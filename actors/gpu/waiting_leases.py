@@ -12,6 +12,7 @@ from ..scheduling.request import Refuse
 from .engine_mirror import EngineMirror
 from .feasibility import check_feasible
 from .messages import AcquireLease
+from .mig_policy import WaitingForGpu
 from .placement_records import PlacementRecords
 from .proposals import Proposals, retry_delay_s
 from .scheduler_requests import admission_refused, request_of_lease
@@ -68,6 +69,14 @@ class WaitingLeases:
         """The request of a lease that waits, or is being granted."""
         found = self._waiting.get(lease_id)
         return None if found is None else found.lease
+
+    def waiting(self) -> list[WaitingForGpu]:
+        """Those that wait for GPUs, as what may cut a GPU looks at them."""
+        return [
+            WaitingForGpu(id, Demand.of(each.lease.resources))
+            for id, each in self._waiting.items()
+            if each.lease.resources.get("gpu_count")
+        ]
 
     def settled(self, lease_id: str) -> None:
         """Forget a lease that the ledger has granted."""

@@ -91,6 +91,7 @@ _DEVICE_PARTS: dict[str, Check] = {
     "parent": is_text,
     "share_milli": lambda value: is_whole(value) and 1 <= value <= 1000,
     "cut": is_truth,
+    "whole_mib": is_whole,
     "profiles": lambda value: is_texts(value) and len(value) <= PROFILES_MAX,
 }
 """What came with version 9. Of an entry of a lower one it is not checked, as the hosts of then did: who reads it does

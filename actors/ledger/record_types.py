@@ -378,7 +378,9 @@ class DeviceRecord(TypedDict):
     cut: NotRequired[bool]
     """Whether it is cut into instances, or put together, or about to be: nothing of it is given out."""
     profiles: NotRequired[list[str]]
-    """Of a whole device: the instances that its host cuts it into when work asks for one."""
+    """The instances that its host cuts it into when work asks for one; of an instance: its GPU, once that is free."""
+    whole_mib: NotRequired[int]
+    """Of an instance that is there for work alone: the MiB of its GPU, which is whole again when nobody has it."""
 
 
 class HostFacts(TypedDict):

@@ -30,7 +30,7 @@ from ..cluster.messages import (
 from ..cluster.rebalance import MOVES_MAX
 from ..cluster.session_homes import SERVICE as SESSION
 from ..cluster.session_homes import read_request
-from ..gpu.messages import AcquireLease, OwnReadings
+from ..gpu.messages import MIG_CHANGE_S, AcquireLease, CreateMig, DestroyMig, MigGpus, OwnReadings
 from ..host.messages import RestartHost, RestartServer
 from ..ledger.command import read_command
 from ..ledger.commands import GrantLease
@@ -97,6 +97,9 @@ class Services:
             "hosts_away": self._hosts_away,
             "notice_states": self._notice_states,
             "readings": self._readings,
+            "mig_gpus": self._mig_gpus,
+            "mig_create": self._mig_create,
+            "mig_destroy": self._mig_destroy,
             "acquire_lease": self._acquire_lease,
             SESSION: self._session,
             "attach_lease": self._attach_lease,
@@ -297,6 +300,19 @@ class Services:
     async def _readings(self, _asker: str, _fields: Fields) -> Any:
         """Answer the present readings of this host's devices."""
         return await self._server.call("gpu_coordinator", OwnReadings())
+
+    async def _mig_gpus(self, _asker: str, _fields: Fields) -> Any:
+        """Answer which GPUs of this host can be cut, and how they are."""
+        return await self._server.call("gpu_coordinator", MigGpus())
+
+    async def _mig_create(self, _asker: str, fields: Fields) -> Any:
+        """Make a MIG instance in a GPU of this host."""
+        wish = CreateMig(_text(fields, "gpu"), _text(fields, "profile"))
+        return await self._server.call("gpu_coordinator", wish, MIG_CHANGE_S)
+
+    async def _mig_destroy(self, _asker: str, fields: Fields) -> Any:
+        """Take away a MIG instance of this host."""
+        return await self._server.call("gpu_coordinator", DestroyMig(_text(fields, "instance")), MIG_CHANGE_S)
 
     # -- sessions
 

@@ -149,18 +149,3 @@ def use_environment(environment: dict[str, str]) -> None:
     for entry in reversed(environment.get("PYTHONPATH", "").split(os.pathsep)):
         if entry and entry not in sys.path:
             sys.path.insert(0, entry)
-
-
-def enforcement(
-    host_devices: Iterable[DeviceRecord], granted: Iterable[str], gpu_milli: int, gpu_memory_mib: int
-) -> str:
-    """How strongly a grant's limits hold: ``none`` or ``cooperative`` (visible-device variables).
-
-    Nothing stops a process from using more of a device than its share or its memory, and a simulated or
-    declared device has nothing to be kept from.
-    """
-    wanted = set(granted)
-    sources = {str(device.get("source")) for device in host_devices if device["uuid"] in wanted}
-    if not wanted or sources != {"probed"} or gpu_milli < 1000 or gpu_memory_mib:
-        return "none"
-    return "cooperative"

@@ -42,7 +42,8 @@ from .core import (
     WorkerPools,
 )
 from .credential_files import CredentialFiles
-from .environment import PYTHON, device_variables, enforcement, host_tag, work_environment
+from .enforcement import enforced_by, weakest_of
+from .environment import PYTHON, device_variables, host_tag, work_environment
 from .housekeeping import end_marked
 from .lease_renewer import LeaseRenewer
 from .process_tree import send
@@ -345,6 +346,9 @@ class Leases:
         if allocation is None:
             raise self._no_worker(lease_id)
         devices = self._ledger.hosts.get(allocation["host"], NO_HOST).get("devices", [])
+        amounts = allocation["gpu_milli"], allocation["gpu_memory_mib"]
+        watch = self._server.host.settings.gpus.memory_watch
+        enforced = enforced_by(devices, allocation["gpu_uuids"], *amounts, watch)
         kept = self._zygote.containment or Containment("none")
         return {
             "lease_id": lease_id,
@@ -353,9 +357,8 @@ class Leases:
             "secret": self._secrets[worker.worker_id],
             "token": list(allocation["token"]),
             "gpu_uuids": list(allocation["gpu_uuids"]),
-            "enforcement": enforcement(
-                devices, allocation["gpu_uuids"], allocation["gpu_milli"], allocation["gpu_memory_mib"]
-            ),
+            "enforcement": weakest_of(enforced),
+            "enforced_by": enforced,
             "tenancy": "single",  # workers run under the agent's user
             "containment": kept.kind,
             "containment_limit": kept.limit(os.getuid()),

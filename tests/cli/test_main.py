@@ -74,15 +74,20 @@ def test_what_the_root_says_of_a_command_is_what_the_command_says(name: str) -> 
     assert (command.help or "").split("\n\n")[0].replace("\n", " ").strip() == said
 
 
+def leaves_of(command: click.Command) -> list[click.Command]:
+    if not isinstance(command, click.Group):
+        return [command]
+    return [leaf for each in command.commands.values() for leaf in leaves_of(each)]
+
+
 @pytest.mark.parametrize("name", NAMES)
 def test_every_command_has_help_and_answers_in_json(alone: Invoke, name: str) -> None:
     result = alone(name, "--help")
     assert result.exit_code == 0
     context = click.Context(cli, info_name="actorgrid")
     command = cli.get_command(context, name)
-    leaves = list(command.commands.values()) if isinstance(command, click.Group) else [command]
-    for leaf in leaves:
-        assert leaf is not None
+    assert command is not None
+    for leaf in leaves_of(command):
         options = {option for parameter in leaf.params for option in parameter.opts}
         assert "--json" in options, leaf.name
         assert name in ("version", "demo", "replay", "chaos", "completion") or "--data-dir" in options, leaf.name

@@ -31,7 +31,7 @@ from actorgrid.actors.cluster.manager import ClusterManager as RealClusterManage
 from actorgrid.actors.consensus.actor import Consensus as RealConsensus
 from actorgrid.actors.gateway.actor import Gateway
 from actorgrid.actors.gpu.coordinator import GPUCoordinator as RealGPUCoordinator
-from actorgrid.actors.gpu.messages import CheckFeasible, Inventory, RecentDecisions
+from actorgrid.actors.gpu.messages import CheckFeasible, CreateMig, DestroyMig, Inventory, MigGpus, RecentDecisions
 from actorgrid.actors.host.context import HostContext
 from actorgrid.actors.host.enrolment import Enrolment
 from actorgrid.actors.host.messages import RestartHost
@@ -505,6 +505,22 @@ class GpuCoordinator(StandIn):
             "decision_latency_us": 5.5,
         }
         return [decision][: request.limit]
+
+    @handles(MigGpus)
+    def mig_gpus(self, _request: MigGpus) -> list[dict[str, Any]]:
+        instance = {"uuid": "MIG-1", "index": 1, "profile": "3g.40gb", "memory_bytes": 2**35, "made_for_work": False}
+        profile = {"name": "3g.40gb", "memory_bytes": 2**35, "most": 2, "room": 1}
+        gpu = {"gpu": "GPU-1", "index": None, "model": "H100", "pcie_bus_id": None, "enabled": True, "pending": True}
+        return [{**gpu, "jobs": [], "instances": [{**instance, "jobs": []}], "profiles": [profile]}]
+
+    @handles(CreateMig)
+    def create_mig(self, request: CreateMig) -> str:
+        assert (request.gpu, request.profile) == ("GPU-1", "3g.40gb")
+        return "MIG-2"
+
+    @handles(DestroyMig)
+    def destroy_mig(self, request: DestroyMig) -> None:
+        assert request.instance == "MIG-1"
 
     @handles(Inventory)
     def inventory(self, request: Inventory) -> list[dict[str, Any]]:

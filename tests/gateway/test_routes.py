@@ -32,6 +32,7 @@ BODIES: dict[str, Any] = {
     "post_state_batch": {"mutations": [{"key": "k", "value": 1}]},
     "post_api_key": {"user_id": "ann"},
     "post_drain": {"draining": True},
+    "post_mig": {"gpu": "GPU-1", "profile": "3g.40gb"},
     "post_rebalance": {"exclude": ["h2"], "dry_run": False},
     "put_schedule": {"every_s": 60, "job": {"command": ["true"]}, "replace": True},
     "post_silence": {"alert": "Actorgrid*", "for_s": 60},
@@ -67,6 +68,7 @@ PARTS = {
     "graph_id": "g1",
     "step": "one",
     "silence_id": "0123abcd",
+    "instance": "MIG-1",
 }
 OF_OPERATION = {"find_channel": {"job_id": "r"}}
 """What else stands in the path of one."""

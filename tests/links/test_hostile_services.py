@@ -26,7 +26,7 @@ from actorgrid.actors.cluster.messages import (
     ReturnWorker,
     WhyHost,
 )
-from actorgrid.actors.gpu.messages import AcquireLease, OwnReadings
+from actorgrid.actors.gpu.messages import AcquireLease, CreateMig, DestroyMig, MigGpus, OwnReadings
 from actorgrid.actors.host.messages import RestartHost, RestartServer
 from actorgrid.actors.links.pieces import pack, unpack, unpack_fields
 from actorgrid.actors.links.relays import Relays
@@ -70,6 +70,9 @@ CALLS: dict[str, dict[str, Any]] = {
     "objects": {"limit": 10},
     "lease_output": {"lease_id": "l1", "stream": "stdout", "offset": 0, "limit": 10},
     "readings": {},
+    "mig_gpus": {},
+    "mig_create": {"gpu": "GPU-1", "profile": "1g.10gb"},
+    "mig_destroy": {"instance": "MIG-1"},
     "acquire_lease": {
         "lease_id": "l1",
         "session_id": "s1",
@@ -197,6 +200,19 @@ class Everyone(Server):
     @handles(OwnReadings)
     def _readings(self, _request: OwnReadings) -> list[Any]:
         return []
+
+    @handles(MigGpus)
+    def _mig_gpus(self, _request: MigGpus) -> list[Any]:
+        return []
+
+    @handles(CreateMig)
+    def _create_mig(self, request: CreateMig) -> str:
+        self._texts(request)
+        return "MIG-1"
+
+    @handles(DestroyMig)
+    def _destroy_mig(self, request: DestroyMig) -> None:
+        self._texts(request)
 
     @handles(Reaches)
     def _reaches(self, request: Reaches) -> bool:

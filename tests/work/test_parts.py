@@ -10,7 +10,8 @@ from typing import Any
 import pytest
 
 from actorgrid.actors.work.attempt_dir import AttemptDir
-from actorgrid.actors.work.environment import device_variables, enforcement, passed_on, work_environment
+from actorgrid.actors.work.enforcement import enforced_by, weakest_of
+from actorgrid.actors.work.environment import device_variables, passed_on, work_environment
 from actorgrid.actors.work.groups import KillGroup
 from actorgrid.actors.work.housekeeping import RoundRobin, old_attempts, old_blobs, remove_attempts, remove_blobs
 from actorgrid.actors.work.limits import writable_cgroup
@@ -117,18 +118,27 @@ def test_intel_devices_are_counted_in_the_order_of_the_bus() -> None:
 
 
 @pytest.mark.parametrize(
-    ("source", "milli", "memory", "expected"),
+    ("device", "milli", "memory", "watch", "compute", "memory_by"),
     [
-        ("probed", 1000, 0, "cooperative"),
-        ("probed", 500, 0, "none"),
-        ("probed", 1000, 1, "none"),
-        ("simulated", 1000, 0, "none"),
-        ("declared", 1000, 0, "none"),
+        ({}, 1000, 0, "end", "cooperative", "cooperative"),
+        ({}, 500, 0, "end", "none", "none"),
+        ({}, 500, 1, "end", "none", "cooperative"),
+        ({}, 1000, 1, "report", "cooperative", "none"),
+        ({"parent": "W", "share_milli": 428}, 428, 0, "end", "hardware", "hardware"),
+        ({"parent": "W", "share_milli": 428}, 428, 1, "off", "hardware", "hardware"),
+        ({"parent": "W", "share_milli": 428}, 400, 1, "end", "none", "cooperative"),
+        ({"source": "simulated"}, 1000, 0, "end", "none", "none"),
+        ({"source": "declared"}, 1000, 1, "end", "none", "none"),
     ],
 )
-def test_a_grant_says_what_is_enforced(source: str, milli: int, memory: int, expected: str) -> None:
-    devices = [{"uuid": "G", "index": 0, "vendor": "nvidia", "source": source}]
-    assert enforcement(devices, ["G"], milli, memory) == expected
+def test_a_grant_says_who_enforces_what(
+    device: dict[str, object], milli: int, memory: int, watch: str, compute: str, memory_by: str
+) -> None:
+    devices: list[Any] = [{"uuid": "G", "index": 0, "vendor": "nvidia", "source": "probed", **device}]
+    found = enforced_by(devices, ["G"], milli, memory, watch)
+    assert found == {"gpu_compute": compute, "gpu_memory": memory_by}
+    assert enforced_by(devices, [], milli, memory, watch) == {}
+    assert weakest_of({}) == "none"
 
 
 FAILED = JobResult(False, None, TaskFailed("x"), None)

@@ -54,7 +54,8 @@ class JobContext:
     now; *waiting*: how many jobs wait; *root*: for one that failed with a job it depends on, the job it began with;
     *away*: hosts that are not heard of, and for how many seconds; *unsure*: why all this is only what was last known;
     *start_delay*: of a placed one, what its host says it waits for, and how long it has left to start; *graph*: of a
-    graph of steps, how far it is; *notices*: what it is still to tell, or could not.
+    graph of steps, how far it is; *notices*: what it is still to tell, or could not;
+    *enforced*: of one that is placed or runs, who holds it to what it has of GPUs.
     """
 
     now: float
@@ -71,6 +72,7 @@ class JobContext:
     away: Mapping[str, float] = field(default_factory=dict)
     unsure: tuple[str, ...] = ()
     start_delay: Mapping[str, Any] | None = None
+    enforced: Mapping[str, str] = field(default_factory=dict)
     graph: GraphProgress | None = None
     notices: tuple[NoticeRecord, ...] = ()
 
@@ -108,6 +110,9 @@ def explain_job(job: JobRecord, context: JobContext) -> dict[str, Any]:
     fit = context.fit
     described = {name: job.get(name) for name in DESCRIPTIVE if job.get(name)}
     story.notes += [f"{name}: {_pairs(value)}" for name, value in described.items() if isinstance(value, dict)]
+    if context.enforced:
+        held = ", ".join(f"{name.replace('_', ' ')}: {who}" for name, who in context.enforced.items())
+        story.notes.append(f"what holds it to its share of GPUs: {held}")
     return {
         "job_id": job["job_id"],
         "name": "",
@@ -138,6 +143,7 @@ def explain_job(job: JobRecord, context: JobContext) -> dict[str, Any]:
         "stderr_tail": [],
         "explain": dict(fit) if fit else None,
         "steps": None,
+        "enforced_by": dict(context.enforced),
         **story.more,
     }
 

@@ -204,10 +204,10 @@ async def get_jobs(call: RequestContext) -> Any:
         host=query.host,
     )
     answer = await call.ask("cluster_manager", wanted, ANSWER_S)
-    hosts = call.app.ledger.hosts
+    ledger, watch = call.app.ledger, call.app.settings.get("gpus.memory_watch")
     return {
         **answer,
-        "jobs": marked(answer["jobs"], known, hosts, call.app.ledger.notices),
+        "jobs": marked(answer["jobs"], known, ledger.hosts, ledger.notices, watch),
         "last_known": last_known(known),
     }
 
@@ -252,7 +252,8 @@ async def get_job(call: RequestContext) -> Any:
     await check_job(call, call.part("job_id"))
     job = await call.ask("cluster_manager", GetJob(call.part("job_id"), wait_s, call.seen), wait_s + ANSWER_S)
     known = await cluster_known(call, fresh=False) if job["state"] in ON_A_HOST else None
-    return marked([job], known, call.app.ledger.hosts, call.app.ledger.notices)[0]
+    ledger, watch = call.app.ledger, call.app.settings.get("gpus.memory_watch")
+    return marked([job], known, ledger.hosts, ledger.notices, watch)[0]
 
 
 @ROUTES.add("POST", "/api/jobs/{job_id}/cancel", Job, "jobs", errors=(UnknownJob,))

@@ -348,6 +348,8 @@ class WhyAnswer(AnswerBody):
     stderr_tail: list[str] = []
     explain: dict[str, Any] | None = None
     steps: dict[str, int] | None = None
+    enforced_by: dict[str, str] = {}
+    """Of a job that is placed or runs: who holds it to its gpu_compute and gpu_memory."""
 
 
 class LogsQuery(RequestBody):

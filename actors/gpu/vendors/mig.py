@@ -77,7 +77,8 @@ class MigCalls:
             )
             for name, info in self._profiles(whole).items()
         ]
-        return MigGpu(uuid, model, bus_id, *modes, tuple(listed), tuple(profiles))
+        memory_mib = int(self._nvml.nvmlDeviceGetMemoryInfo(whole).total) // 2**20
+        return MigGpu(uuid, model, memory_mib, bus_id, *modes, tuple(listed), tuple(profiles))
 
     def _profiles(self, whole: Any) -> dict[str, Any]:
         """The profiles of a GPU by name, with what NVML tells of each."""

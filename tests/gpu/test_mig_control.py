@@ -1,0 +1,175 @@
+"""GPUs are cut and put together over the stub driver: by the operator, and for work that waits; never under work."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from actorgrid.actors.gpu import mig_control, mig_policy
+from actorgrid.actors.gpu.messages import CheckFeasible, CreateMig, DestroyMig, Inventory, MigGpus
+from actorgrid.errors import BadRequest, HostError, NotFound, UnknownGpuModel, WrongState
+from tests.gpu.drivers.stubs import StubDriver
+from tests.gpu.rig import Rig
+from tests.gpu.test_mig import asked, held, submit
+
+MakeRig = Callable[..., Rig]
+GPU = [f"GPU-11111111-0000-0000-0000-{number:012d}" for number in range(3)]
+
+
+def listed(rig: Rig) -> list[str]:
+    return sorted(row["device_id"] for row in rig.ask(Inventory()))
+
+
+def mode(nvml: StubDriver, number: int = 0) -> str:
+    key = f"{number}.mig_mode="
+    said = [line for line in [f"{key}{nvml.values[f'{number}.mig_mode']}", *nvml.was_set()] if line.startswith(key)]
+    return said[-1].partition("=")[2]
+
+
+@pytest.fixture
+def host(nvml: StubDriver, make_rig: MakeRig) -> Rig:
+    nvml.add_gpu(0)
+    nvml.add_gpu(1)
+    return make_rig("auto", probe_interval_s=0.5).up()
+
+
+@pytest.fixture
+def dynamic(nvml: StubDriver, make_rig: MakeRig, monkeypatch: pytest.MonkeyPatch) -> Rig:
+    monkeypatch.setattr(mig_policy, "JOIN_AFTER_S", 1e9)
+    monkeypatch.setattr(mig_control, "RETRY_S", 0.1)
+    nvml.add_gpu(0)
+    nvml.add_gpu(1)
+    return make_rig("auto", probe_interval_s=0.5, mig="dynamic").up()
+
+
+def test_an_operator_cuts_a_free_gpu_and_puts_it_together(nvml: StubDriver, host: Rig) -> None:
+    made = host.ask(CreateMig(GPU[0], "3g.40gb"))
+    host.until(lambda: listed(host) == sorted([made, GPU[1]]), "the instance in its GPU's place")
+    (first, _) = host.ask(MigGpus())
+    assert (first["gpu"], first["enabled"], first["index"]) == (GPU[0], True, None)
+    assert [(each["uuid"], each["made_for_work"]) for each in first["instances"]] == [(made, False)]
+    submit(host, "a", gpu_profile="3g.40gb")
+    host.wait_placed("a")
+    with pytest.raises(WrongState, match="work is on it"):
+        host.ask(DestroyMig(made))
+    with pytest.raises(HostError, match="Insufficient Resources"):
+        host.ask(CreateMig(GPU[0], "7g.80gb"))
+    host.end("a")
+    host.ask(DestroyMig(made))
+    host.until(lambda: listed(host) == GPU[:2], "the GPU to be whole again")
+    assert mode(nvml) == "0"
+    host.submit("b", "c", gpus=1)
+    host.wait_placed("b", "c")
+    assert not host.host.paths.mig_gpus_file.exists(), "what an operator made is not the agent's"
+
+
+def test_what_an_operator_cannot_have_is_refused_by_name(nvml: StubDriver, host: Rig) -> None:
+    host.submit("a", "b", gpus=1)
+    host.wait_placed("a", "b")
+    with pytest.raises(WrongState, match="work is on it"):
+        host.ask(CreateMig(GPU[0], "3g.40gb"))
+    with pytest.raises(BadRequest, match="no such profile"):
+        host.ask(CreateMig(GPU[0], "8g.99gb"))
+    with pytest.raises(NotFound):
+        host.ask(CreateMig("GPU-none", "3g.40gb"))
+    with pytest.raises(NotFound):
+        host.ask(DestroyMig("MIG-none"))
+    host.end("a")
+    host.end("b")
+    nvml.fault("nvmlGpuInstanceCreateComputeInstance", 4)
+    with pytest.raises(HostError, match="Insufficient Permissions"):
+        host.ask(CreateMig(GPU[0], "3g.40gb"))
+    assert mode(nvml) == "0", "and nothing of it is left"
+    host.submit("c", "d", gpus=1)
+    host.wait_placed("c", "d")
+
+
+def test_work_that_waits_has_a_free_gpu_cut_for_it(nvml: StubDriver, dynamic: Rig) -> None:
+    dynamic.submit("whole", gpus=1)
+    dynamic.wait_placed("whole")
+    dynamic.ask(CheckFeasible(asked(gpu_profile="3g.40gb")))
+    submit(dynamic, "a", gpu_profile="3g.40gb")
+    dynamic.wait_placed("a")
+    (free,) = set(GPU[:2]) - set(held(dynamic)["whole"])
+    assert dynamic.allocations()["a.1"]["gpu_parents"] == [free]
+    submit(dynamic, "b", gpu_profile="4g.40gb")
+    dynamic.wait_placed("b")
+    assert dynamic.allocations()["b.1"]["gpu_parents"] == [free], "the GPU that is cut already"
+    submit(dynamic, "c", gpu_profile="1g.10gb")
+    dynamic.settle()
+    assert dynamic.state("c") == "queued", "nothing is cut under work"
+    dynamic.end("whole")
+    dynamic.wait_placed("c")
+    noted = json.loads(dynamic.host.paths.mig_gpus_file.read_text())
+    assert noted == {uuid: {"enabled": False, "kept": []} for uuid in sorted(GPU[:2])}
+
+
+def test_instances_that_nobody_has_go_when_work_waits_for_whole_gpus(nvml: StubDriver, dynamic: Rig) -> None:
+    submit(dynamic, "a", gpu_profile="4g.40gb")
+    dynamic.wait_placed("a")
+    submit(dynamic, "b", gpu_profile="4g.40gb")
+    dynamic.wait_placed("b")
+    for wish in ({"gpus": 1}, {"gpus": 2}, {"gpu_profile": "2g.20gb"}, {"gpus": 1, "gpu_models": ["H100"]}):
+        dynamic.ask(CheckFeasible(asked(**wish)))  # both are cut now, and will not be for ever
+    with pytest.raises(UnknownGpuModel):
+        dynamic.ask(CheckFeasible(asked(gpu_profile="2g.48gb")))
+    dynamic.end("b")
+    dynamic.submit("w1", "w2", gpus=1)
+    dynamic.until(lambda: len(dynamic.allocations()) == 2, "one of them on the GPU that is whole")
+    dynamic.end("a")
+    dynamic.wait_placed("w1", "w2")
+    dynamic.until(lambda: json.loads(dynamic.host.paths.mig_gpus_file.read_text()) == {}, "the note to be gone")
+    assert (mode(nvml), mode(nvml, 1)) == ("0", "0")
+
+
+def test_what_a_crash_left_is_put_together_by_the_next_start(nvml: StubDriver, make_rig: MakeRig) -> None:
+    nvml.add_gpu(0, mig=2)
+    nvml.put({f"0.mig.{n}.{key}": value for n in range(2) for key, value in (("profile", "3g.40gb"), ("mib", 40_448),
+              ("uuid", f"MIG-{n}"))})  # fmt: skip
+    rig = make_rig("auto", probe_interval_s=0.5)
+    note = {GPU[0]: {"enabled": False, "kept": ["MIG-0"]}, "GPU-of-another-time": {"enabled": True, "kept": []}}
+    rig.host.paths.mig_gpus_file.write_text(json.dumps(note))
+    rig.up()
+    rig.until(lambda: listed(rig) == ["MIG-0"], "the agent's own to be gone, and the other one to stay")
+    rig.until(lambda: GPU[0] not in rig.coordinator.status()["mig"]["before"], "the note to be gone")
+    assert mode(nvml) == "1"
+
+
+def test_a_driver_that_refuses_is_told_of_and_asked_again(nvml: StubDriver, dynamic: Rig) -> None:
+    nvml.fault("nvmlDeviceSetMigMode", 4)
+    submit(dynamic, "a", gpu_profile="3g.40gb")
+    dynamic.until(lambda: "Insufficient Permissions" in dynamic.coordinator.status()["mig"]["refused"], "the reason")
+    dynamic.submit("w1", "w2", gpus=1)
+    dynamic.wait_placed("w1", "w2")
+    for id in ("w1", "w2"):
+        dynamic.end(id)
+    nvml.fault("nvmlDeviceSetMigMode", None)
+    dynamic.wait_placed("a")
+    dynamic.until(lambda: dynamic.coordinator.status()["mig"]["refused"] == "", "it to be told no more")
+
+
+def test_one_host_of_several_is_chosen_by_all_alike() -> None:
+    from actorgrid.actors.gpu.mig_policy import CutGpu, OwnParts, WaitingForGpu, next_change
+    from actorgrid.actors.gpu.mig_report import MigGpu, MigProfile
+    from actorgrid.demand import Demand
+
+    def record(host_id: str) -> Any:
+        device = {"uuid": f"GPU-{host_id}", "index": 0, "memory_mib": 81_559, "model": "H100", "profiles": ["3g.40gb"]}
+        return {"host_id": host_id, "state": "up", "devices": [device]}
+
+    hosts = {id: record(id) for id in ("a", "b", "c")}
+    profile = MigProfile("3g.40gb", 40_448, 2, None)
+    for number in range(20):
+        waiting = [WaitingForGpu(f"job{number}", Demand(gpu_count=1, gpu_milli=428, gpu_models=("MIG 3g.40gb",)))]
+        chosen = [
+            next_change(
+                OwnParts(id, (MigGpu(f"GPU-{id}", "H100", 81_559, None, False, False, (), (profile,)),), (), (), {}),
+                *(waiting, hosts, (), (), True),
+            )
+            for id in hosts
+        ]
+        (cut,) = [each for each in chosen if each is not None]
+        assert isinstance(cut, CutGpu)
