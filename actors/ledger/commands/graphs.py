@@ -45,7 +45,7 @@ class SubmitGraph(Command):
     @property
     def format_version(self) -> int:
         """The lowest ledger version that knows this command with these fields, those of its graph included."""
-        names = (name for name in ("cache", "grows") if getattr(self, name) is not ABSENT)
+        names = (name for name in ("cache", "grows", "asks_commands") if getattr(self, name) is not ABSENT)
         return max(version_of(SubmitGraph, names), job_version(cast("JobRecord", self.graph)))
 
     @classmethod
