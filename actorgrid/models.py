@@ -23,6 +23,7 @@ from pydantic import (
 )
 
 from actorgrid.amounts import parse_memory
+from actorgrid.checkpoint_models import CheckpointRequest
 from actorgrid.container_models import ContainerRequest
 from actorgrid.device_words import MIG_PROFILE_PATTERN as MIG_PROFILE_PATTERN
 from actorgrid.device_words import DeviceSource as DeviceSource
@@ -292,6 +293,7 @@ class TaskRequest(Resources):
         default_factory=dict, max_length=ANNOTATIONS_MAX, description="what the submitter notes about it, 4,096 bytes"
     )
     labels: Labels = Field(default_factory=dict, max_length=LABELS_MAX, description=LABELS_TEXT)
+    checkpoint: CheckpointRequest | None = Field(default=None, description="what its next attempt goes on from")
     stop_when_idle_s: float | None = Field(
         default=None, ge=1, le=1e9, description="it is ended once all its GPUs have been idle for so long"
     )
@@ -463,6 +465,9 @@ class Job(AnswerBody):
     pty: bool = False
     notify: list[str] = []
     notify_on: list[str] = []
+    checkpoint: dict[str, Any] | None = None
+    last_checkpoint: dict[str, Any] | None = None
+    """Of the last checkpoint: the number of its attempt, which of that attempt's it is, its size and time."""
     error: dict[str, Any] | None = None
     attempts: list[Attempt] = []
     enforced_by: dict[str, str] = {}

@@ -20,6 +20,10 @@ ATTEMPT_ID = "ACTORGRID_ATTEMPT"
 CREDENTIAL_FILE = "ACTORGRID_CREDENTIAL_FILE"
 CPU_MILLI = "ACTORGRID_CPU_MILLI"
 LENT_CPU_MILLI = "ACTORGRID_LENT_CPU_MILLI"
+CHECKPOINT_DIR = "ACTORGRID_CHECKPOINT_DIR"
+"""The directory whose content follows the job."""
+CHECKPOINT_FROM = "ACTORGRID_CHECKPOINT_FROM"
+"""The number of the attempt that made the checkpoint which this one begins with; not set where there is none."""
 SESSION_RETRIES = 3
 """How many workers a task of a session may lose, unless said."""
 
@@ -84,6 +88,10 @@ class CurrentTask:
     """How many more workers a task of a session may lose; None for a job and in child processes."""
     deadline: datetime | None = None
     """When its ``timeout`` ends this attempt; None without one, in a command and in child processes."""
+    checkpoint_dir: str | None = None
+    """The directory whose content follows the job, where it asked for one (``--checkpoint``)."""
+    restored_from: int | None = None
+    """The number of the attempt that made the checkpoint which this one begins with; None: there is none."""
     parent: str | None = None
     """The id of the task that submitted it, for a task of a session that was submitted inside of work."""
     _call: RunningCall | None = field(default=None, repr=False, compare=False)
@@ -116,6 +124,7 @@ def current_task() -> CurrentTask:
             " to any process: with client.lock(name) as lock: lock.token",
         )
     job_id, call = os.environ.get(JOB_ID) or None, running
+    restored = os.environ.get(CHECKPOINT_FROM, "")
     deadline = None
     if call is not None and call.timeout_s is not None:
         deadline = datetime.fromtimestamp(call.started + call.timeout_s, UTC)
@@ -129,6 +138,8 @@ def current_task() -> CurrentTask:
         name=(call.name or call.function_name) if call is not None else "",
         retries_left=None if call is None else call.retries_left,
         deadline=deadline,
+        checkpoint_dir=os.environ.get(CHECKPOINT_DIR) or None,
+        restored_from=int(restored) if restored.isascii() and restored.isdigit() else None,
         parent=(call.parent or None) if call is not None else None,
         _call=call,
     )

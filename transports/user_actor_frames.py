@@ -45,6 +45,8 @@ MAX_METHOD_CHARS = 200
 MAX_INPUTS = 10_000
 READY_METHOD = ""
 """The method that every actor has: it gives None, as soon as the actor is there."""
+CHECKPOINT_METHOD = "_actorgrid_checkpoint"
+"""The method of an actor that keeps checkpoints: it saves the state, and gives an ``EnteredCheckpoint``."""
 BEGUN = struct.Struct("<Q")
 BEGUN_UNKNOWN = 2**64 - 1
 """What that file says as long as nobody knows: then all that was sent counts as begun."""

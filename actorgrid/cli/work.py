@@ -12,6 +12,7 @@ import click
 
 from actorgrid.amounts import unclear_memory
 from actorgrid.container_words import RUNTIMES
+from actorgrid.output_paths import inside
 
 from . import candidates
 from .label_option import labels_option
@@ -180,6 +181,18 @@ _OPTIONS = [
         metavar="PATH",
         help="Keep this file or folder of the job's directory when it ends, and have it here; may be repeated.",
     ),
+    click.option(
+        "--checkpoint",
+        metavar="DIR",
+        help="This directory follows the job: its next attempt, on whatever host, finds what the last one saved there.",
+    ),
+    click.option(
+        "--checkpoint-every",
+        "checkpoint_every_s",
+        callback=seconds_above_zero,
+        metavar="TIME",
+        help="Of that directory: take it so often (60s), not only when .checkpoint-ready is written into it.",
+    ),
     click.option("--container", metavar="IMAGE", help="Run it in a container: Apptainer, Podman or Docker."),
     click.option(
         "--mount", "mounts", multiple=True, metavar="PATH[:IN][:ro]", help="Of the container: a path of the host."
@@ -276,13 +289,30 @@ def request(call: CommandContext, command: list[str], stdin: bytes | None = None
     options["depends_on"] = [find_job(call.http, text)["job_id"] for text in options.pop("after")]
     options["preemptible"] = not options.pop("no_preempt")
     environment = python_environment(options)
+    checkpoint = _checkpoint(options)
     work: dict[str, Any] = {"command": command, **_place(call, options)}
     if environment is not None:
         work["environment"] = environment.send_to_door(call.http, for_functions=False)
     if stdin is not None:
         work["stdin"] = stdin
+    if checkpoint is not None:
+        work["checkpoint"] = checkpoint
     asked = {name: value for name, value in options.items() if value is not None}
     return options_of({**asked, "durable": True}).job_request(kind="command", **work)
+
+
+def _checkpoint(options: dict[str, Any]) -> dict[str, Any] | None:
+    """What the options ask for of checkpoints, taken out of them; ``None``: nothing."""
+    path, every_s = options.pop("checkpoint"), options.pop("checkpoint_every_s")
+    if path is None:
+        if every_s is not None:
+            raise click.UsageError("--checkpoint-every is about a directory that follows the job: say --checkpoint DIR")
+        return None
+    if inside(path) is None:
+        raise click.UsageError(
+            f"--checkpoint {path}: the directory lies in that of the job; write it relative to that: --checkpoint ckpt"
+        )
+    return {"path": path, **({} if every_s is None else {"every_s": every_s})}
 
 
 def python_environment(options: dict[str, Any]) -> Environment | None:

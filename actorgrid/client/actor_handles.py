@@ -10,7 +10,7 @@ from actorgrid import user_actor_context
 from actorgrid.errors import BadRequest, NotSupported, OutsideTask
 from actorgrid.job_outcome import FINAL_STATES
 from actorgrid.objects import here
-from actorgrid.transports.user_actor_frames import READY_METHOD
+from actorgrid.transports.user_actor_frames import CHECKPOINT_METHOD, READY_METHOD
 from actorgrid.user_actor_context import ActorReference
 
 from .actor_jobs import actor_jobs
@@ -148,6 +148,10 @@ class ActorHandle(Generic[T]):
     def __getattr__(self, name: str) -> ActorMethod:
         if name.startswith("_"):
             raise AttributeError(name)
+        methods = self._reference.methods
+        if name == "checkpoint" and name not in methods and {"save", "load"} <= methods:
+            # Not a method of its own: a class may well have one of that name.
+            return ActorMethod(self, CHECKPOINT_METHOD)
         return self._method(name)
 
     def __call__(self, *args: Any, **kwargs: Any) -> ActorFuture[Any]:

@@ -49,8 +49,12 @@ def make_detached(
     worker = options.worker.changed(
         retries=options.max_restarts, name=options.name or made.__name__, labels={NAME_LABEL: label}
     )
-    call = (reference, options.max_concurrency, made, args, dict(kwargs))
-    request = {**client._jobs().request(serve_detached, call, {}, worker), "task_id": job_id}
+    call: tuple[Any, ...] = (reference, options.max_concurrency, made, args, dict(kwargs))
+    # What not every version knows is there only where it was asked for.
+    kept: dict[str, Any] = {}
+    if options.checkpoints is not None:
+        call, kept = (*call, tuple(options.checkpoints)), {"checkpoint": {}}
+    request = {**client._jobs().request(serve_detached, call, {}, worker), "task_id": job_id, **kept}
     actor_jobs.remember(job_id, client)
     if name is not None:
         if named_job(client, str(options.name)) is not None:

@@ -12,6 +12,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Generic, ParamSpec, TypeVar, cast, overload
 
+from actorgrid.checkpoints import EVERY_MAX_S, EVERY_MIN_S, CheckpointPolicy
 from actorgrid.errors import BadRequest, NameTaken, NoSuchActor
 
 from .actor_handles import OWN_NAMES, ActorHandle
@@ -34,7 +35,15 @@ _OF_WORKERS = (
 """The options of tasks that an actor has too."""
 _OF_JOBS = ("max_isolation_s", "grace_s")
 """The options of jobs that a detached actor has, too."""
-_OWN = ("max_restarts", "max_concurrency", "max_pending", "name", "detached")
+_OWN = (
+    "max_restarts",
+    "max_concurrency",
+    "max_pending",
+    "name",
+    "detached",
+    "checkpoint_every",
+    "checkpoint_every_s",
+)
 TAKEN_S = 5.0
 """How long get_or_create looks again for an actor whose name is taken, and which is not there."""
 
@@ -48,6 +57,9 @@ class ActorOptions:
     * ``name``: by which clients of the same user find it: ``client.actor(name)``; it then lives until it is stopped, or
       its creator's client closes
     * ``detached``: a job, which goes on when its creator is gone, until it is stopped or cancelled
+    * ``checkpoint_every``, ``checkpoint_every_s``: after so many calls, or seconds, what the method ``save()`` gives is
+      kept, and given to ``load(state)`` of the next incarnation (0: only on SIGTERM, and when ``handle.checkpoint()``
+      is called); detached actors only
     * ``max_pending``: how many calls of one process may be unfinished; further ones wait (10,000 unless said)
     """
 
@@ -57,6 +69,8 @@ class ActorOptions:
     max_pending: int = MAX_PENDING
     name: str | None = None
     detached: bool = False
+    checkpoint_every: int | None = None
+    checkpoint_every_s: float | None = None
     client: Any = field(default=None, compare=False)
 
     def __post_init__(self) -> None:
@@ -67,6 +81,20 @@ class ActorOptions:
         ):
             if not least <= getattr(self, name) <= most:
                 raise BadRequest(f"{name} is from {least} to {most:,}", asked=f"{name}={getattr(self, name)!r}")
+        calls, seconds = self.checkpoint_every, self.checkpoint_every_s
+        if calls is not None and not (isinstance(calls, int) and 0 <= calls <= 10**9):
+            raise BadRequest("checkpoint_every is a number of calls", asked=repr(calls)[:40], hint="0, or 100")
+        if seconds is not None and not EVERY_MIN_S <= seconds <= EVERY_MAX_S:
+            raise BadRequest(
+                f"checkpoint_every_s is from {EVERY_MIN_S:g} to {EVERY_MAX_S:g} seconds", asked=str(seconds)[:40]
+            )
+
+    @property
+    def checkpoints(self) -> CheckpointPolicy | None:
+        """When its state is saved; ``None``: it keeps no checkpoints."""
+        if self.checkpoint_every is None and self.checkpoint_every_s is None:
+            return None
+        return CheckpointPolicy(self.checkpoint_every or 0, float(self.checkpoint_every_s or 0))
 
     def changed(self, changes: dict[str, Any]) -> ActorOptions:
         """The same but for *changes*. Raises BadRequest on an option that actors do not have."""
@@ -124,6 +152,15 @@ class ActorClass(Generic[P, T]):
             for each in _OF_JOBS:
                 if getattr(options.worker, each) is not None:
                     raise BadRequest(f"{each} is of detached actors", asked=each, hint="detached=True")
+            if options.checkpoints is not None:
+                raise BadRequest("checkpoints are of detached actors", asked="checkpoint_every", hint="detached=True")
+        elif options.checkpoints is not None and not {"save", "load"} <= self._methods:
+            raise BadRequest(
+                "an actor with checkpoints has the methods save() and load(state)",
+                asked=f"checkpoint_every of {self.__qualname__}",
+                found="no " + " and no ".join(sorted({"save", "load"} - self._methods)),
+                hint="save() gives what load(state) of the next incarnation takes",
+            )
         client: Client = options.client or default_client()
         name = None if options.name is None else ActorName(client, options.name)
         try:

@@ -22,7 +22,14 @@ from dataclasses import replace
 
 from actorgrid.actors.ledger.attempt_ids import attempt_of, job_of, number_of, rank_of
 from actorgrid.actors.ledger.command import Command, Proposer, read_command, refuse_if_too_new
-from actorgrid.actors.ledger.commands import ChangeMember, EndAttempt, ReleaseLease, StartAttempt, TakeSuccess
+from actorgrid.actors.ledger.commands import (
+    ChangeMember,
+    CheckpointAttempt,
+    EndAttempt,
+    ReleaseLease,
+    StartAttempt,
+    TakeSuccess,
+)
 from actorgrid.actors.ledger.entry_codec import decode_entry
 from actorgrid.actors.ledger.field_checks import ABSENT
 from actorgrid.actors.ledger.record_types import MemberRecord
@@ -59,7 +66,8 @@ def refusal(command: Command, session: str, host_id: str, votes: bool, ledger: L
 
 def _runs_on(command: Command, ledger: Ledger) -> str | None:
     """The host of the attempt, member or lease that is named; ``None`` for what is over, and "" for what never was."""
-    assert isinstance(command, ReleaseLease | StartAttempt | EndAttempt | TakeSuccess), "all that Proposer.ITS_WORK has"
+    of_work = ReleaseLease | StartAttempt | CheckpointAttempt | EndAttempt | TakeSuccess
+    assert isinstance(command, of_work), "all that Proposer.ITS_WORK has"
     id = command.lease_id if isinstance(command, ReleaseLease) else command.attempt_id
     allocation = ledger.allocations.get(id)
     if allocation is not None:

@@ -18,6 +18,8 @@ from ..ledger.record_checks import JOB_FIELDS_SINCE
 from ..ledger.record_types import JobRecord, ResourcesRecord
 from ..ledger.records import UNKNOWN_USER
 
+_MODELS = ("container", "checkpoint")
+"""Fields of a request that are models of their own, and written for the ledger by themselves."""
 _JOB_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}")
 
 
@@ -100,7 +102,8 @@ def job_record(
         "preemptible": request.preemptible,
         "grace_s": request.grace_s if request.grace_s is not None else kill_grace_s,
         "submitted_at": now,
-        **{each: value for each in JOB_FIELDS_SINCE if each != "container" and (value := getattr(request, each))},
+        **{each: value for each in JOB_FIELDS_SINCE if each not in _MODELS and (value := getattr(request, each))},
+        **({} if request.checkpoint is None else {"checkpoint": request.checkpoint.model_dump(exclude_none=True)}),
         **({} if request.container is None else {"container": _container(request.container)}),
     }
     return cast("JobRecord", record)

@@ -215,6 +215,7 @@ def kind_of(job: JobRecord) -> CallKind | None:
         or resources.get("gpu_count", 0)
         or resources.get("memory_mib", 0)
         or job.get("stdin_digest")
+        or "checkpoint" in job
     )
     return None if alone else CallKind(job["user_id"], resources.get("cpu_milli", 0), job.get("pool") or "")
 

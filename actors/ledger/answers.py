@@ -43,6 +43,13 @@ class SubmitAnswer(TypedDict):
     """In the order of the batch."""
 
 
+class CheckpointAnswer(TypedDict):
+    """A checkpoint that was entered."""
+
+    already: bool
+    """This one, or a later one of the same attempt, had been entered before."""
+
+
 class CancelAnswer(TypedDict):
     """What a cancelled job is now."""
 

@@ -11,6 +11,7 @@ from enum import Enum
 from typing import Annotated, Any, Final, Literal
 
 from actorgrid.actors.ledger.record_types import GangPlace, JobRecord
+from actorgrid.digests import is_digest
 from actorgrid.errors import BadRequest
 
 DEPTH_MAX = 16
@@ -223,6 +224,7 @@ def or_none(check: Check) -> Check:
 Text = Annotated[str, is_text]
 Site = Annotated[str, is_site]
 Id = Annotated[str, is_id]
+Digest = Annotated[str, is_digest]
 JobId = Annotated[str, is_job_id]
 User = Annotated[str, is_user]
 Whole = Annotated[int, is_whole]

@@ -12,6 +12,7 @@ from actorgrid.actors.ledger.record_types import (
     ResourcesRecord,
 )
 from actorgrid.actors.ledger.trust_records import BundleRecord
+from actorgrid.checkpoints import is_wish
 from actorgrid.container_words import is_container
 from actorgrid.digests import is_digest
 from actorgrid.labels import is_labels
@@ -141,6 +142,7 @@ JOB_CHECKS: dict[str, Check] = {
     "notify": is_targets,
     "notify_on": is_events,
     "traceparent": is_traceparent,
+    "checkpoint": is_wish,
 }
 JOB_FIELDS_SINCE: dict[str, int] = {
     "annotations": 3,
@@ -153,11 +155,12 @@ JOB_FIELDS_SINCE: dict[str, int] = {
     "notify": 9,
     "notify_on": 9,
     "traceparent": 9,
+    "checkpoint": 9,
 }
 """The version that a field of ``JOB_CHECKS`` came with, where that is not 1: a command with such a job carries it. A
 record has it only where it was given. In entries of a lower version it is kept as it is, as the hosts of then did, and
 may be anything."""
-JOB_FILES = ("payload_digest", "stdin_digest", "environment")
+JOB_FILES = ("payload_digest", "stdin_digest", "environment", "checkpoint_digest")
 """The fields of a job that name files by their digests: kept, spread and brought for as long as the job lives."""
 _JOIN_TOKEN: dict[str, Check] = {
     "id": is_id,

@@ -9,6 +9,8 @@ from __future__ import annotations
 
 from typing import Any, NotRequired, TypedDict, cast
 
+from actorgrid.actors.ledger.checkpoint_records import CheckpointRecord
+from actorgrid.checkpoints import CheckpointWish
 from actorgrid.container_words import ContainerWish
 from actorgrid.errors import ErrorRecord
 
@@ -262,6 +264,12 @@ class JobRecord(TypedDict):
     """Its place in a trace: the span that tells of its submission."""
     pty: NotRequired[bool]
     """Whether its command has a terminal, which people attach to."""
+    checkpoint: NotRequired[CheckpointWish]
+    """How its checkpoints are made, where it has any."""
+    checkpoint_digest: NotRequired[str]
+    """SHA-256 of the file of the last one, in hex."""
+    last_checkpoint: NotRequired[CheckpointRecord]
+    """What is known of it."""
     taken: NotRequired[int]
     """The attempt whose late success is the job's."""
     graph: NotRequired[GraphFacts]

@@ -146,7 +146,7 @@ class Links(LedgerFollower):
                 self._tell_members()
             elif kind in ("absent", "retirement"):
                 self._tell_members()
-            elif kind == "job" and record is not None and not record["attempts"]:
+            elif kind == "job" and record is not None and (not record["attempts"] or "checkpoint_digest" in record):
                 self._payloads.job(record)
             elif kind == "schedule" and record is not None:
                 self._payloads.job(record["job"])

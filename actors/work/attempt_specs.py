@@ -18,6 +18,7 @@ from actorgrid.supervisors.server import Server
 
 from .attempt_dir import AttemptDir
 from .attempt_spans import trace_variable
+from .checkpoint_spec import add_checkpoint, with_checkpoint_link
 from .containers import name_of
 from .environment import by_vendor, device_variables, work_environment
 from .gang_environment import launcher_variables, rank_variables
@@ -107,6 +108,7 @@ def attempt_spec(
             "folder": str(folder.outputs),
             "own_cwd": str(folder.own_cwd),
         }
+    add_checkpoint(spec, job, paths, rank)
     if "container" in job:
         spec["container"] = {
             "wish": job["container"],
@@ -141,7 +143,7 @@ def attempt_spec(
         if steps is not None:
             spec["function"]["step_inputs"] = inputs.of_steps
             spec["function"]["steps"] = [[number, offset, size] for number, _, offset, size in steps["steps"]]
-    return with_working_dir(spec, job, paths)
+    return with_checkpoint_link(with_working_dir(spec, job, paths), job)
 
 
 def standby_spec(server: Server, host_tag: str, kind: str, worker_id: str, title: str, env: dict[str, str]) -> WorkSpec:

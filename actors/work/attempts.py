@@ -10,12 +10,12 @@ import math
 import os
 import signal
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
 
 from actorgrid.actors.ledger.answers import EndAnswer, LateSuccessAnswer, StartAnswer
-from actorgrid.actors.ledger.attempt_ids import number_of
+from actorgrid.actors.ledger.attempt_ids import job_of, number_of
 from actorgrid.actors.ledger.client import LedgerClient
 from actorgrid.actors.ledger.command import cluster_version
 from actorgrid.actors.ledger.commands import EndAttempt, StartAttempt, TakeSuccess
@@ -38,6 +38,7 @@ from actorgrid.supervisors.server import Server
 from .attempt_dir import AttemptDir, is_id
 from .attempt_results import ResultSync, end_of
 from .attempt_specs import attempt_spec
+from .checkpoint_keeper import CheckpointKeeper
 from .credential_files import CredentialFiles
 from .environment import host_tag
 from .function_workers import FunctionWorker, FunctionWorkers, ServedCall, key_of
@@ -46,7 +47,7 @@ from .housekeeping import end_marked
 from .inputs import NOT_BROUGHT, Inputs
 from .lease_renewer import LeaseRenewer
 from .linux import boot_id
-from .live_attempt import LiveAttempt, ids_of, is_over, reason_to_end
+from .live_attempt import NO_JOBS, LiveAttempt, ids_of, is_over, reason_to_end
 from .outcomes import (
     ASKED_TO_END,
     GANG,
@@ -80,8 +81,7 @@ class HostAttempts:
         self, server: Server, ledger: LedgerClient, zygote: ZygoteLink, renewer: LeaseRenewer, files: CredentialFiles
     ) -> None:
         self._credentials = files
-        self.started_total = 0
-        self.adopted_total = 0
+        self.started_total, self.adopted_total = 0, 0
         self.ended_total: dict[str, int] = {}
         self.live: dict[str, LiveAttempt] = {}
         self._server = server
@@ -92,6 +92,7 @@ class HostAttempts:
         self._boot = boot_id()
         self._inputs = Inputs(server, ledger)
         self._results = ResultSync(server.runtime)
+        self.checkpoints = CheckpointKeeper(server, ledger)
         self.functions = FunctionWorkers(server, zygote, self._tag)
         self.standing = StandingAttempts()
         self._looks_at_standing = False
@@ -272,13 +273,13 @@ class HostAttempts:
             and attempt.directory.read_started() is not None
         ]
 
-    def stop_all(self, grace_s: float) -> int:
-        """End everything and start nothing more; gives how many were told."""
+    def stop_all(self, grace_s: float, jobs: Mapping[str, JobRecord] = NO_JOBS) -> int:
+        """End everything and start nothing more; gives how many were told. *jobs* have their own grace, if longer."""
         self._stopping = True
         self._waiting.clear()
         self.standing.clear()
-        for attempt in list(self.live.values()):
-            attempt.stop("stopped", grace_s)
+        for id, attempt in list(self.live.items()):
+            attempt.stop("stopped", max(grace_s, float(jobs.get(job_of(id), NO_JOB).get("grace_s") or 0.0)))
         return len(self.live)
 
     def leave(self) -> None:
@@ -306,8 +307,7 @@ class HostAttempts:
         stop_reason: str = "",
         late: tuple[float, str] | None = None,
     ) -> None:
-        """Follow it; with a *stop_reason*, see only that it does not run. *late*: by when it was to begin, and why it
-        has not."""
+        """Follow it; with a *stop_reason*, see that it does not run. *late*: by when it was to begin, and why not."""
         directory = AttemptDir(self._server.host.paths.attempts_dir, attempt_id)
         attempt = self.live[attempt_id] = LiveAttempt(directory, token, isolation_s)
         attempt.stop_reason = stop_reason
@@ -328,6 +328,7 @@ class HostAttempts:
                 else:
                     self._note_started(attempt)  # before its end, and on its way together with it
             self._is_over(attempt)
+            await self.checkpoints.take_last(attempt, facts["outcome"])
             attempt.state = "reporting"
             await self._report(attempt, facts)
         del self.live[attempt_id]
@@ -352,8 +353,7 @@ class HostAttempts:
             if self._left:
                 return None
             # Looked for before its shim is: what is over needs none.
-            status = directory.read_status()
-            if status is not None:
+            if (status := directory.read_status()) is not None:
                 return await self._ended(attempt, status)
             started = directory.read_started()
             if started is None:
@@ -415,6 +415,7 @@ class HostAttempts:
         if attempt.stop_reason:
             attempt.stop(attempt.stop_reason, attempt.stop_grace_s)
         self._note_started(attempt)
+        self.checkpoints.follow(attempt)
         await link.closed
         attempt.link = None
         return True
@@ -559,9 +560,9 @@ class HostAttempts:
         return end_of(directory, status)
 
     async def _report(self, attempt: LiveAttempt, facts: AttemptEnd) -> None:
-        number = number_of(attempt.directory.attempt_id)
+        number = number_of(attempt.directory.attempt_id) or 1
         backoff_s = self._server.host.settings.scheduling.retry_backoff_s
-        delay_s = retry_delay_s(backoff_s, number or 1, attempt.directory.attempt_id)
+        delay_s = retry_delay_s(backoff_s, number, attempt.directory.attempt_id)
         self.ended_total[facts["outcome"]] = self.ended_total.get(facts["outcome"], 0) + 1
         if usage := self.usage_of(attempt.directory.attempt_id):
             facts["usage"] = usage

@@ -13,17 +13,18 @@ import errno
 import os
 import shutil
 import stat
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
 
-from actorgrid.actors.files.untrusted_files import open_below, remove_tree
+from actorgrid.actors.files.untrusted_files import open_below, open_to_write, remove_tree
 from actorgrid.errors import NotARegularFile
 from actorgrid.output_paths import OUTPUT_FILES_MAX, OUTPUT_PATH_BYTES_MAX, inside
 from actorgrid.working_dir import leads_out
 
-from .work_records import KeptOutputs
+from .attempt_dir import AttemptDir
+from .work_records import KeptOutputs, WorkSpec
 
 COPY_BYTES = 1 << 20
 PAGE_BYTES = 256 * 1024
@@ -31,6 +32,7 @@ PAGE_BYTES = 256 * 1024
 ENTRY_BYTES = 64
 """What an entry of a listing takes beside its path."""
 TEXT_MAX = 1000
+NOWHERE_ELSE: Mapping[str, Path] = {}
 
 
 class Collected(NamedTuple):
@@ -113,8 +115,17 @@ class _Copy:
         self.size_bytes += size
 
 
-def collect(cwd: str, wanted: list[str], into: Path, bytes_max: int, *, moves: bool = False) -> Collected:
-    """Keep the *wanted* paths of *cwd* in *into*, which is made anew. *moves*: *cwd* is of nobody else.
+def collect(
+    cwd: str,
+    wanted: list[str],
+    into: Path,
+    bytes_max: int,
+    *,
+    moves: bool = False,
+    elsewhere: Mapping[str, Path] = NOWHERE_ELSE,
+) -> Collected:
+    """Keep the *wanted* paths of *cwd* in *into*, which is made anew. *moves*: *cwd* is of nobody else. *elsewhere*:
+    where those of them are that do not lie below *cwd*.
 
     What is too large, or finds no room on the disk, is named as the problem; what was kept until then stays.
     """
@@ -122,7 +133,7 @@ def collect(cwd: str, wanted: list[str], into: Path, bytes_max: int, *, moves: b
     into.mkdir(mode=0o700, parents=True)
     copy, missing, problem = _Copy(into, bytes_max, moves), [], ""
     for path in wanted:
-        source = Path(cwd) / path
+        source = elsewhere.get(path) or Path(cwd) / path
         try:
             copy.take(source, path)
         except (FileNotFoundError, NotADirectoryError):
@@ -138,6 +149,39 @@ def collect(cwd: str, wanted: list[str], into: Path, bytes_max: int, *, moves: b
             problem = f"{path}: {'the disk is full' if full else error.strerror}"
             break
     return Collected(copy.files, copy.size_bytes, tuple(missing), problem)
+
+
+def collect_wanted(
+    spec: WorkSpec, attempt: AttemptDir, then: Callable[[WorkSpec, AttemptDir, Collected], Collected] | None
+) -> Collected | None:
+    """Keep the outputs that an attempt's spec asks for, if any, and say in its stderr what is not there.
+
+    *then* is called with what came of it, before that is said, and gives what is to be said.
+    """
+    wanted = spec.get("outputs")
+    if not wanted:
+        return None
+    own = bool(spec.get("working_dir"))
+    collected = collect(
+        spec["cwd"], wanted["paths"], Path(wanted["folder"]), wanted["bytes_max"], moves=own, elsewhere=_elsewhere(spec)
+    )
+    if then is not None:
+        collected = then(spec, attempt, collected)
+    said = [f"output {path!r} was not there" for path in collected.missing]
+    said += [f"outputs are not whole: {collected.problem}"] if collected.problem else []
+    with suppress(OSError, NotARegularFile):
+        stderr = open_to_write(attempt.path, attempt.stderr.name, os.O_APPEND)
+        os.write(stderr, "".join(f"[actorgrid] {line}\n" for line in said).encode("utf-8", "replace"))
+        os.close(stderr)
+    return collected
+
+
+def _elsewhere(spec: WorkSpec) -> dict[str, Path]:
+    """The directory that follows the job lies elsewhere, and a link leads there: it may be an output all the same."""
+    checkpoint = spec.get("checkpoint")
+    if not checkpoint or not checkpoint["folder"]:
+        return {}
+    return {os.path.relpath(checkpoint["link"], spec["cwd"]): Path(checkpoint["folder"])}
 
 
 def link_tree(source: Path, target: Path) -> None:

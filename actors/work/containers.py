@@ -106,6 +106,9 @@ def container_command(
     own = spec["container"]["folder"]
     mounts: list[Mount] = [{"source": own, "target": own, "read_only": True}]
     mounts += [{"source": spec["cwd"], "target": spec["cwd"], "read_only": False}]
+    if "checkpoint" in spec and spec["checkpoint"]["folder"]:
+        followed = spec["checkpoint"]["folder"]
+        mounts += [{"source": followed, "target": followed, "read_only": False}]
     mounts = list({mount["target"]: mount for mount in [*mounts, *wish.get("mounts", ())]}.values())
     if runtime.name == "apptainer":
         return [runtime.path, *_apptainer(wish, spec, mounts, gpus), *spec["command"]]

@@ -9,11 +9,13 @@ from types import FrameType
 from typing import Any
 
 from actorgrid import user_actor_context
+from actorgrid.checkpoints import CheckpointPolicy
 from actorgrid.errors import NotSupported, TaskCancelled
 from actorgrid.objects import here
 from actorgrid.task_context import ATTEMPT_NUMBER
 from actorgrid.user_actor_context import ActorReference, CurrentActor
 
+from .actor_checkpoints import ActorCheckpoints
 from .user_actor import UserActor
 
 
@@ -40,9 +42,17 @@ class _Termination:
 
 
 def serve(
-    reference: ActorReference, max_concurrency: int, made: type[Any], args: tuple[Any, ...], kwargs: dict[str, Any]
+    reference: ActorReference,
+    max_concurrency: int,
+    made: type[Any],
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
+    policy: CheckpointPolicy | None = None,
 ) -> None:
-    """Make the object, and let it be called until it is stopped. What ``__init__`` raises ends the attempt."""
+    """Make the object, with the state of the last checkpoint if it keeps any, and let it be called until it is stopped.
+
+    What ``__init__`` or ``load`` raises ends the attempt.
+    """
     store, host_id = here.whereabouts()
     if not store:
         raise NotSupported("a detached actor runs on hosts with an object store", hint="set objects.enabled")
@@ -53,8 +63,15 @@ def serve(
     try:
         user_actor_context.begins(CurrentActor(reference, incarnation, path, host_id))
         thing = made(*args, **kwargs)
-        actor = UserActor(reference, incarnation, max_concurrency, thing, path, host_id)
-        actor.serve({termination.fd: termination.heard}, lambda: not termination.wanted, _flush)
+        checkpoints = None if policy is None else ActorCheckpoints(thing, CheckpointPolicy(*policy))
+        if checkpoints is not None:
+            checkpoints.load()
+        actor = UserActor(reference, incarnation, max_concurrency, thing, path, host_id, checkpoints)
+        try:
+            actor.serve({termination.fd: termination.heard}, lambda: not termination.wanted, _flush)
+        finally:
+            if checkpoints is not None and termination.wanted:
+                checkpoints.last()
     except TaskCancelled:
         if not termination.wanted:
             raise

@@ -10,6 +10,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 from actorgrid.actors.ledger.record_types import DeviceRecord
+from actorgrid.checkpoints import VARIABLES as CHECKPOINT_VARIABLES
 from actorgrid.fencing import FencingToken
 from actorgrid.task_context import ATTEMPT_NUMBER, CPU_MILLI, CREDENTIAL_FILE, JOB_ID, LEASE_ID, LENT_CPU_MILLI, TOKEN
 
@@ -116,7 +117,7 @@ def work_environment(
     variables.update(devices)
     variables[MARK_ATTEMPT] = work_id
     variables[MARK_HOST] = host_tag
-    for name in OF_GRANT:
+    for name in (*OF_GRANT, *CHECKPOINT_VARIABLES):
         variables.pop(name, None)  # a job submitted from within a job may bring its submitter's along
     if not lease_id:
         variables.pop(LENT_CPU_MILLI, None)  # only leases are of CPUs that a waiting task lends

@@ -69,6 +69,7 @@ def key_of(
         or resources.get("memory_mib", 0)
         or job.get("stdin_digest")
         or job.get("outputs")
+        or "checkpoint" in job
     )
     environment = environment_of_job(job)
     if alone or (environment and not is_built(environment)):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import os
+from collections.abc import Mapping
 from typing import Any
 
 from actorgrid.actors.ledger.record_types import AttemptRecord, JobRecord
@@ -14,6 +15,8 @@ from .function_workers import ServedCall
 from .job_channels import channel_path, channel_secret
 from .outcomes import GANG, PREEMPTED, SUPERSEDED
 from .shim_link import ShimLink
+
+NO_JOBS: Mapping[str, JobRecord] = {}
 
 
 class LiveAttempt:

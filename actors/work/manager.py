@@ -198,6 +198,7 @@ class WorkerManager(LedgerFollower):
     def _on_snapshot(self, _snapshot: LedgerSnapshot) -> None:
         self._follows = self._attempts.ledger_known = self._leases.ledger_known = True
         self._usage.follow()
+        self._attempts.checkpoints.snapshot(self._ledger.jobs)
         self._take_up_all()
         for attempt_id, attempt in list(self._attempts.live.items()):
             if attempt_id not in self._ledger.allocations and attempt.directory.read_started() is not None:
@@ -221,6 +222,7 @@ class WorkerManager(LedgerFollower):
                     self._take_up(record)
             elif kind == "job" and record is not None:
                 self._attempts.obey_ledger(record)
+                self._attempts.checkpoints.job_changed(record)
             elif kind == "host" and identity == self.host.host_id:
                 self._renewer.review()
 
@@ -364,7 +366,7 @@ class WorkerManager(LedgerFollower):
 
     @handles(EndAllWork)
     async def _end_all_work(self, request: EndAllWork) -> int:
-        count = self._attempts.stop_all(request.grace_s) + self._leases.stop_all()
+        count = self._attempts.stop_all(request.grace_s, self._ledger.jobs) + self._leases.stop_all()
         deadline = self.runtime.monotonic() + request.grace_s + STOP_MARGIN_S
         while (self._attempts.live or self._leases.workers()) and self.runtime.monotonic() < deadline:
             await self.sleep(0.01)
@@ -445,6 +447,8 @@ class WorkerManager(LedgerFollower):
             "workers_memory_ended_total": float(self._leases.figures.memory_ended_total),
             "functions_served_total": float(self._attempts.functions.served_total),
             "function_workers_started_total": float(self._attempts.functions.started_total),
+            "checkpoints_entered_total": float(self._attempts.checkpoints.entered_total),
+            "checkpoints_refused_total": float(self._attempts.checkpoints.refused_total),
             "zygote_restarts_total": float(self._zygote.restarts),
         }
         age_s = self._renewer.age_s()

@@ -174,6 +174,9 @@ class ContainmentAsked:
 
 @dataclass(frozen=True, slots=True)
 class EndAllWork:
-    """Stop every attempt and worker in order (SIGTERM, grace, SIGKILL). Answer: how many were stopped."""
+    """Stop every attempt and worker in order (SIGTERM, grace, SIGKILL). Answer: how many were stopped.
+
+    A job whose own grace is longer has that.
+    """
 
     grace_s: float = 5.0

@@ -42,7 +42,8 @@ from actorgrid.errors import NotARegularFile
 from actorgrid.transports.frames import encode_frame
 
 from .attempt_dir import AttemptDir
-from .collected_outputs import Collected, collect
+from .checkpoint_taking import CheckpointTaker
+from .collected_outputs import Collected, collect_wanted
 from .command_steps import with_pack
 from .containers import remove_container
 from .containment import (
@@ -139,6 +140,9 @@ class Shim:
         self._worker: WorkerSocket | None = None
         self._started_at = time.time()
         self._collected: Collected | None = None
+        wish = spec.get("checkpoint")
+        takes = wish is not None and wish["takes"] and wish["folder"]
+        self._checkpoints = CheckpointTaker(wish, directory.path, directory.stderr.name) if wish and takes else None
         self._max_tree_rss = 0
 
     # -- starting
@@ -315,6 +319,8 @@ class Shim:
         self._reap()
         if self._channels is not None:
             self._channels.turn(now)
+        if self._checkpoints is not None and self._status is None and not self._prepares:
+            self._checkpoints.turn(now)
 
     def _wait_ms(self, now: float) -> int:
         until = 60.0
@@ -332,6 +338,8 @@ class Shim:
             until = min(until, GUARD_AGAIN_S)
         if self._channels is not None:
             until = min(until, self._channels.wait_s())
+        if self._checkpoints is not None and self._status is None:
+            until = min(until, self._checkpoints.wait_s(now))
         # Rounded up: cut off, the wait would end just before its time, with nothing to do yet.
         return max(0, int(until * 1000) + 1)
 
@@ -381,6 +389,8 @@ class Shim:
             elif pid == self._child and self._init is None:
                 self._usage = usage
                 self._first_ended(status)
+            elif self._checkpoints is not None and self._checkpoints.child_ended(pid, status):
+                continue
             elif self._channels is not None:
                 self._channels.child_ended(pid, status, time.monotonic())
 
@@ -450,7 +460,7 @@ class Shim:
 
     def _check_memory(self, now: float) -> None:
         self._memory_check_at = now + MEMORY_CHECK_S
-        used = tree_rss_bytes(os.getpid())
+        used = tree_rss_bytes(os.getpid()) - (self._checkpoints.packer_rss_bytes if self._checkpoints else 0)
         self._max_tree_rss = max(self._max_tree_rss, used)
         if used > self._memory_bytes or (self._group is not None and self._group.was_exceeded()):
             if not self._reason or self._reason == "exited":
@@ -470,29 +480,18 @@ class Shim:
             if self._group.was_exceeded() and self._reason == "exited":
                 self._reason = "memory"
             self._group.remove()
-        self._collect()
+        if self._checkpoints is not None and not self._late:
+            self._checkpoints.last(self._reason == "cancelled" or (self._reason == "exited" and self._status == 0))
+        if not self._late:
+            has_pack = self._status == 0 and self._reason in ("", "exited")
+            self._collected = collect_wanted(self._spec, self._dir, with_pack if has_pack else None)
+        if self._checkpoints is not None:
+            self._checkpoints.clear()
+        if self._spec.get("working_dir"):
+            remove_tree(self._dir.own_cwd)
         self._leave_status(self._dir, self._started_at)
         if self._guard is not None:
             self._guard.done()
-
-    def _collect(self) -> None:
-        """Keep the outputs that were asked for, and say in its stderr what is not there."""
-        wanted = self._spec.get("outputs")
-        if not wanted or self._late:
-            return
-        own = bool(self._spec.get("working_dir"))
-        into, paths = Path(wanted["folder"]), wanted["paths"]
-        self._collected = collect(self._spec["cwd"], paths, into, wanted["bytes_max"], moves=own)
-        if own:
-            remove_tree(self._dir.own_cwd)
-        if self._status == 0 and self._reason in ("", "exited"):
-            self._collected = with_pack(self._spec, self._dir, self._collected)
-        said = [f"output {path!r} was not there" for path in self._collected.missing]
-        said += [f"outputs are not whole: {self._collected.problem}"] if self._collected.problem else []
-        with suppress(OSError, NotARegularFile):
-            stderr = open_to_write(self._dir.path, self._dir.stderr.name, os.O_APPEND)
-            os.write(stderr, "".join(f"[actorgrid] {line}\n" for line in said).encode("utf-8", "replace"))
-            os.close(stderr)
 
     def _drain(self) -> None:
         """Carry what the dead tree has written, for as long as a full disk may take."""

@@ -13,6 +13,7 @@ from setproctitle import setproctitle
 
 from actorgrid.errors import ActorGridError
 
+from .checkpoint_spec import unpack_checkpoint
 from .command_steps import put_taken_files
 from .containers import in_container
 from .groups import FreezerGroup, KillGroup
@@ -95,6 +96,10 @@ class ShimChild(NamedTuple):
                 os.write(ends.fault, LONG_STEP)
                 step = "put the files that it takes into its directory"
                 put_taken_files(spec)
+            if spec.get("checkpoint"):
+                os.write(ends.fault, LONG_STEP)
+                step = "have the checkpoint"
+                unpack_checkpoint(spec)
             step = f"enter {spec['cwd']}"
             os.chdir(spec["cwd"])
             if self._is_over():

@@ -17,23 +17,27 @@ import socket
 import threading
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from time import monotonic
 from types import FrameType
 from typing import Any, NoReturn
 
 from actorgrid import user_actor_context
+from actorgrid.checkpoints import EnteredCheckpoint
 from actorgrid.errors import BadRequest, NotSupported, TaskCancelled
 from actorgrid.objects import here
 from actorgrid.task_context import ATTEMPT_NUMBER
 from actorgrid.transports.task_frames import encode_failure, encode_success
 from actorgrid.transports.task_inputs import loads_with_inputs
-from actorgrid.transports.user_actor_frames import READY_METHOD, MethodCall
+from actorgrid.transports.user_actor_frames import CHECKPOINT_METHOD, READY_METHOD, MethodCall
 from actorgrid.user_actor_context import MARK, ActorReference, CurrentActor, incarnation_of
 
+from .actor_checkpoints import ActorCheckpoints
 from .function_call import TimeIsUp, describe_failure
 from .task_values import pack_value
 from .user_actor_callers import Caller, Callers
 
+SAVE_LOOK_S = 0.25
 BATCH_S = 0.001  # calls that take less share one look at the sockets and one send
 
 
@@ -80,8 +84,10 @@ class UserActor:
         thing: object,
         path: str = "",
         host_id: str = "",
+        checkpoints: ActorCheckpoints | None = None,
     ) -> None:
         self._reference = reference
+        self.checkpoints = checkpoints
         self._path = path or reference.path
         self.host_id = host_id
         self._thing = thing
@@ -162,13 +168,16 @@ class UserActor:
     def _serve_in_turn(self) -> None:
         callers = self._callers
         while True:
-            self.look(0 if callers.waiting else -1)
+            self.look(0 if callers.waiting else -1 if self.checkpoints is None else self.checkpoints.wait_s())
             self.check_wanted()
+            if self.checkpoints is not None:
+                self.checkpoints.look()
             callers.cancelled.clear()  # what runs here has ended by now
             until = monotonic() + BATCH_S
             while callers.waiting:
                 caller, call = callers.next()
                 callers.answer(caller, self.run(caller, call))
+                self.called(call)
                 if monotonic() > until:
                     break
             self.flush()
@@ -224,10 +233,34 @@ class UserActor:
         """The method that is called."""
         if call.method == READY_METHOD:
             return _none
+        if call.method == CHECKPOINT_METHOD:
+            return self._checkpoint
         if call.method.startswith("_") and call.method not in self._reference.methods:
             raise AttributeError(f"{call.method!r} is not for callers: it is not public")
         found: Callable[..., Any] = getattr(self._thing, call.method)
         return found
+
+    def called(self, call: MethodCall) -> None:
+        """Take note of a call that has ended, for which the state may have changed."""
+        if self.checkpoints is not None and call.method not in (READY_METHOD, CHECKPOINT_METHOD):
+            self.checkpoints.called()
+
+    def _checkpoint(self) -> EnteredCheckpoint:
+        return self._kept().now()
+
+    def _kept(self) -> ActorCheckpoints:
+        if self.checkpoints is None:
+            raise NotSupported(
+                "this actor keeps no checkpoints",
+                asked=self._reference.class_name,
+                hint="@actorgrid.actor(detached=True, checkpoint_every=0), with methods save() and load(state)",
+            )
+        return self.checkpoints
+
+    def begin_checkpoint(self) -> Callable[[], EnteredCheckpoint]:
+        """Save the state now; what waits until the job has it. Raises as ``ActorCheckpoints.save``, NotSupported."""
+        kept = self._kept()
+        return partial(kept.wait, kept.save())
 
     def invoke(self, call: MethodCall) -> Any:
         """The value of a call, or the coroutine that gives it. Raises what unpickling and the method raise."""
@@ -290,6 +323,7 @@ class _EventLoop:
         self._loop.add_reader(self._actor.epoll.fileno(), self._look)
         try:
             self._look()
+            self._save_in_time()
             await self._over
             self._actor.flush()
         finally:
@@ -313,6 +347,13 @@ class _EventLoop:
         self._start()
         self._flush_soon()
 
+    def _save_in_time(self) -> None:
+        """Save the state when it is time, as long as the loop runs."""
+        kept = self._actor.checkpoints
+        if kept is not None and kept.is_timed:
+            kept.look()
+            self._loop.call_later(SAVE_LOOK_S, self._save_in_time)
+
     def _start(self) -> None:
         self._starts = False
         until = monotonic() + BATCH_S
@@ -325,6 +366,7 @@ class _EventLoop:
             caller, call = self._callers.next()
             if self._is_quick(call):
                 self._callers.answer(caller, self._actor.run(caller, call))
+                self._actor.called(call)
                 self._flush_soon()
                 continue
             key = id(caller), call.call_id
@@ -334,7 +376,7 @@ class _EventLoop:
 
     def _is_quick(self, call: MethodCall) -> bool:
         """Whether the call runs in the loop's own thread, while nothing else does."""
-        if self._threads is not None and call.method != READY_METHOD:
+        if call.method == CHECKPOINT_METHOD or (self._threads is not None and call.method != READY_METHOD):
             return False
         return not inspect.iscoroutinefunction(getattr(self._actor.thing_type, call.method, None))
 
@@ -351,8 +393,12 @@ class _EventLoop:
                 error = TaskCancelled("the call was asked to stop, and did", asked=call.method)
             frame = failure_of(error, call)
         self._callers.answer(caller, frame)
+        self._actor.called(call)
 
     async def _value(self, call: MethodCall) -> Any:
+        if call.method == CHECKPOINT_METHOD:
+            # Saved here, between two steps of coroutines; waited for in a thread of its own, as others go on.
+            return await asyncio.to_thread(self._actor.begin_checkpoint())
         if inspect.iscoroutinefunction(getattr(self._actor.thing_type, call.method, None)):
             return await self._actor.invoke(call)
         # Not cancelled with its task: a thread goes on, and keeps one of the actor's threads until it ends.

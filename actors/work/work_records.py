@@ -87,6 +87,8 @@ class WorkingDirSpec(TypedDict):
     digest: str
     archive: str
     """The file to unpack it from."""
+    own_cwd: NotRequired[str]
+    """Where the attempt has a copy of its own; else all that have the same one share it."""
 
 
 class OutputsSpec(TypedDict):
@@ -113,6 +115,21 @@ class CommandStepSpec(TypedDict):
     """Whether its outputs are packed for others; then all of them have to be there."""
     bytes_max: int
     """Of what it gives."""
+
+
+class CheckpointSpec(TypedDict):
+    """How checkpoints of an attempt are made and had."""
+
+    state: str
+    """The file with the one that it begins with; empty: there is none."""
+    folder: str
+    """The directory whose content follows the job; empty: the work makes its checkpoints itself."""
+    link: str
+    """The path by which the work knows that directory."""
+    every_s: float | None
+    """Seconds from one to the next; ``None``: when the mark says that one is ready."""
+    takes: bool
+    """Whether it makes any: of a gang, rank 0 does."""
 
 
 class ContainerSpec(TypedDict):
@@ -173,6 +190,7 @@ class WorkSpec(TypedDict):
     environment: NotRequired[EnvironmentSpec | None]
     outputs: NotRequired[OutputsSpec]
     step: NotRequired[CommandStepSpec]
+    checkpoint: NotRequired[CheckpointSpec]
     container: NotRequired[ContainerSpec]
     objects: NotRequired[StoreSpec]
     pty: NotRequired[bool]
@@ -399,8 +417,9 @@ _SPEC_MAY = {
     "served_by": _text,
     "function": _map(_FUNCTION, _FUNCTION_MAY),
     "worker": _map(_WORKER, {"working_dirs": _text, "environments": _map(_LIMITS), "objects": _text, "host_id": _text}),
-    "working_dir": _map({"folder": _text, "digest": _text, "archive": _text}),
+    "working_dir": _map({"folder": _text, "digest": _text, "archive": _text}, {"own_cwd": _text}),
     "environment": _or_none(_map({**_LIMITS, "digest": _text, "path": _text})),
+    "checkpoint": _map({"state": _text, "folder": _text, "link": _text, "every_s": _or_none(_number), "takes": _truth}),
     "outputs": _map({"paths": _texts, "bytes_max": _whole, "folder": _text, "own_cwd": _text}),
     "step": _map({"tells": _truth, "takes": _place_list, "gives": _truth, "bytes_max": _whole}),
     "container": _map(

@@ -34,8 +34,8 @@ def with_working_dir(spec: WorkSpec, job: JobRecord, paths: HostPaths) -> WorkSp
     digest = working_dir_of(job)
     if digest:
         place = str(WorkingDirs(paths.working_dirs_dir).path(digest))
-        if spec.get("outputs"):
-            place = spec["outputs"]["own_cwd"]  # what is kept at its end must be its own
+        own = _own_cwd(spec)
+        place = own or place
         spec["cwd"] = place
         spec["stdin"] = spec["stdin"] if spec["kind"] == "command" else None
         spec["working_dir"] = {
@@ -43,9 +43,20 @@ def with_working_dir(spec: WorkSpec, job: JobRecord, paths: HostPaths) -> WorkSp
             "digest": digest,
             "archive": str(paths.blobs_dir / digest),
         }
+        if own:
+            spec["working_dir"]["own_cwd"] = own
         imports = (place, spec["env"].get("PYTHONPATH", ""))
         spec["env"] |= {VARIABLE: place, "PYTHONPATH": os.pathsep.join(filter(None, imports))}
     return spec
+
+
+def _own_cwd(spec: WorkSpec) -> str:
+    """Where the attempt has its directory for itself: what is kept at its end, or led elsewhere, must be its own."""
+    if spec.get("outputs"):
+        return spec["outputs"]["own_cwd"]
+    if "checkpoint" in spec and spec["checkpoint"]["folder"]:
+        return str(Path(spec["checkpoint"]["folder"]).with_name("cwd"))
+    return ""
 
 
 def hold_working_dir(spec: WorkSpec) -> None:
@@ -61,8 +72,8 @@ def unpack_working_dir(spec: WorkSpec) -> None:
     if wanted:
         kept = WorkingDirs(Path(wanted["folder"]))
         place = kept.add(wanted["digest"], Path(wanted["archive"]).read_bytes)
-        if spec.get("outputs"):
-            link_tree(place, Path(spec["outputs"]["own_cwd"]))
+        if _own_cwd(spec):
+            link_tree(place, Path(_own_cwd(spec)))
 
 
 def enter_working_dir(wanted: WorkingDirFrame, kept: WorkingDirs | None) -> bool:

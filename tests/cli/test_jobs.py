@@ -278,6 +278,15 @@ def test_a_deadline_is_a_length_of_time_or_a_time_of_here(call: Invoke, door: Do
     assert not {"deadline", "deadline_s", "grace_s", "preemptible", "annotations"} & set(door.asked[-1][2])
 
 
+def test_a_directory_that_follows_the_job_is_asked_for(call: Invoke, door: Door) -> None:
+    door.on("POST /api/jobs", {"job_id": ONE, "duplicate": False}, 201)
+    call("run", "--detach", "--checkpoint", "./ckpt/", "--checkpoint-every", "2m", "--", "true")
+    asked = TaskRequest(**door.asked[-1][2]).checkpoint
+    assert asked is not None and (asked.path, asked.every_s) == ("ckpt", 120)
+    call("run", "--detach", "--", "true")
+    assert "checkpoint" not in door.asked[-1][2]
+
+
 def test_run_works_in_the_callers_directory(call: Invoke, door: Door) -> None:
     door.on("POST /api/jobs", {"job_id": ONE, "duplicate": False}, 201)
     assert call("run", "--detach", "ls", "-l").stdout == f"{ONE}\n"
@@ -313,6 +322,9 @@ def test_run_sends_standard_input_when_asked(call: Invoke, door: Door) -> None:
         (["--env", "SURELY_NOT_SET_HERE"], "is not set here"),
         (["--priority", "101"], "101"),
         (["--gpus", "many"], "many"),
+        (["--checkpoint-every", "60s"], "say --checkpoint DIR"),
+        (["--checkpoint", "/var/ckpt"], "--checkpoint ckpt"),
+        (["--checkpoint", "../ckpt"], "--checkpoint ckpt"),
     ],
 )
 def test_run_refuses_a_wrong_value_before_it_asks_anyone(

@@ -453,6 +453,13 @@ def test_options_and_classes_that_cannot_be_are_refused() -> None:
 
     with pytest.raises(BadRequest, match="of its own"):
         actorgrid.actor(Stops)
+    for option, value in (("checkpoint_every", -1), ("checkpoint_every", 1.5), ("checkpoint_every_s", 0.1)):
+        with pytest.raises(BadRequest, match=option):
+            Counter.options(**{option: value})
+    with pytest.raises(BadRequest, match="of detached actors"):
+        Counter.options(checkpoint_every=1).create()
+    with pytest.raises(BadRequest, match="save"):
+        Counter.options(checkpoint_every=0, detached=True).create()
 
 
 def test_more_calls_than_may_be_unfinished_wait(client: Client, tmp_path: Path) -> None:

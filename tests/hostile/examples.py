@@ -230,5 +230,6 @@ def examples(ledger: Ledger) -> list[Plain]:
         commands.EndGraph("graph", term, "succeeded", at=AT),
         commands.RetryGraph("graph2", "me", at=AT),
         commands.RetryJob("failed", "me", at=AT),
+        commands.CheckpointAttempt("runs.1", token, "ab" * 32, number, 100, at=AT),
     ]
     return [command.to_plain() for command in made]

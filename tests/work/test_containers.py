@@ -51,6 +51,12 @@ def test_podman_gets_devices_by_their_ids_and_variables_by_name_alone() -> None:
     assert "s3cret" not in text and "--env SECRET" in text and "--env PATH" not in text and "--env LC_ALL" not in text
 
 
+def test_the_directory_that_follows_the_job_can_be_written_to_inside() -> None:
+    followed = {"state": "", "folder": "/a/j.1/checkpoint", "link": "/here/ckpt", "every_s": None, "takes": True}
+    said = words("podman", {}, checkpoint=followed)
+    assert "type=bind,source=/a/j.1/checkpoint,target=/a/j.1/checkpoint" in said
+
+
 def test_docker_runs_as_the_works_user_with_the_granted_devices() -> None:
     said = words("docker", {"nvidia": ["GPU-1"], "intel": ["x"]})
     assert said[-3:] == [WISH["image"], "python", "x.py"] and f"{os.getuid()}:{os.getgid()}" in said

@@ -12,7 +12,8 @@ from pathlib import Path
 import pytest
 
 from actorgrid.actors.work import working_dirs
-from actorgrid.actors.work.working_dirs import WorkingDirs, checked_bytes, unpack
+from actorgrid.actors.work.archives import ArchiveKind, checked_bytes, unpack
+from actorgrid.actors.work.working_dirs import SENT, WorkingDirs
 from actorgrid.client.working_dir_archive import pack
 from actorgrid.errors import DiskFull, MalformedBody
 
@@ -86,32 +87,28 @@ def test_two_of_one_name_are_refused() -> None:
     with pytest.warns(UserWarning, match="Duplicate"):
         twice = archive(("a", "x", stat.S_IFREG), ("a", "y", stat.S_IFREG))
     with pytest.raises(MalformedBody):
-        checked_bytes(twice)
+        checked_bytes(io.BytesIO(twice), SENT)
 
 
 def test_what_is_no_archive_or_holds_more_than_it_says_is_refused(tmp_path: Path) -> None:
     good = archive(("file", "content" * 1000, stat.S_IFREG | 0o644))
     for bad in (b"", b"PK", good[: len(good) // 2]):
         with pytest.raises(MalformedBody):
-            checked_bytes(bad)
+            checked_bytes(io.BytesIO(bad), SENT)
     size = (7000).to_bytes(4, "little")
     with pytest.raises(MalformedBody):
-        unpack(good.replace(size, (10).to_bytes(4, "little")), tmp_path / "into")
+        unpack(io.BytesIO(good.replace(size, (10).to_bytes(4, "little"))), tmp_path / "into", SENT)
 
 
-def test_bounds_hold_for_what_an_archive_says_and_for_what_comes_out(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    many = archive(*((f"f{number}", "x", stat.S_IFREG | 0o644) for number in range(5)))
-    monkeypatch.setattr(working_dirs, "FILES_MAX", 4)
+def test_bounds_hold_for_what_an_archive_says_and_for_what_comes_out(tmp_path: Path) -> None:
+    many = io.BytesIO(archive(*((f"f{number}", "x", stat.S_IFREG | 0o644) for number in range(5))))
     with pytest.raises(MalformedBody, match="too many"):
-        checked_bytes(many)
-    monkeypatch.setattr(working_dirs, "CONTENT_BYTES_MAX", 4)
-    monkeypatch.setattr(working_dirs, "FILES_MAX", 9)
+        checked_bytes(many, ArchiveKind("archive", 4, 100))
+    small = ArchiveKind("archive", 9, 4)
     with pytest.raises(MalformedBody, match="too large"):
-        checked_bytes(many)
+        checked_bytes(many, small)
     with pytest.raises(MalformedBody, match="more than it says"):
-        unpack(many, tmp_path / "into")
+        unpack(many, tmp_path / "into", small)
 
 
 def test_the_one_used_longest_ago_goes_and_one_in_use_never(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -60,6 +60,8 @@ class Translation:
             "working_dir": None,
             "exclude": (),
             "outputs": (),
+            "checkpoint": None,
+            "checkpoint_every_s": None,
             "container": self._image(),
             "mounts": tuple(mounts.split(",")) if mounts else (),
             "container_runtime": None,
@@ -70,6 +72,8 @@ class Translation:
             "annotations": annotations or None,
             "labels": labels or None,
             "stop_when_idle_s": None,
+            "notify": (),
+            "notify_on": (),
             "name": asked["--job-name"] or "",
             "after": self._after(),
         }

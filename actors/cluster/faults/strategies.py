@@ -108,7 +108,6 @@ class Drain(RecoveryStrategy):
         """Drain the host, and ask its preemptible attempts to end."""
         ledger = means.ledger
         await ledger.propose(DrainHost(act.host_id, True, BY, at=time()), PROPOSE_S)
-        grace_s = float(means.server.host.settings.work.kill_grace_s)
         moved, stay = 0, 0
         for allocation in [each for each in ledger.allocations.values() if each["host"] == act.host_id]:
             job = ledger.jobs.get(allocation["owner"].get("job_id", ""))
@@ -116,6 +115,7 @@ class Drain(RecoveryStrategy):
                 stay += 1
                 continue
             for_whom = f"the trouble of host {means.names['host']}"
+            grace_s = float(job["grace_s"])
             ask = PreemptAttempt(allocation["allocation_id"], allocation["token"], grace_s, for_whom, ledger.term)
             try:
                 await ledger.propose(ask, PROPOSE_S)

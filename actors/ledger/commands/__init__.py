@@ -30,6 +30,7 @@ from .hosts import (
 from .jobs import (
     LIMITS_SINCE,
     CancelJob,
+    CheckpointAttempt,
     EditJob,
     EndAttempt,
     FailJob,
@@ -109,6 +110,7 @@ __all__ = [
     "CancelJob",
     "CancelSteps",
     "ChangeMember",
+    "CheckpointAttempt",
     "ClearNotices",
     "CompareDigest",
     "ConfirmHost",

@@ -8,6 +8,7 @@ from ..command import Command, Proposer, verb, version_of
 from ..field_checks import (
     ABSENT,
     Absent,
+    Digest,
     Gang,
     Grace,
     Indexes,
@@ -42,6 +43,8 @@ AGAIN_SINCE = 9
 """The version from which jobs that have ended can be begun again, and a deadline can be changed."""
 USAGE_SINCE = 9
 """The version from which the end of an attempt tells what it used of its devices."""
+CHECKPOINTS_SINCE = 9
+"""The version from which attempts enter checkpoints."""
 _T = TypeVar("_T")
 
 
@@ -178,6 +181,20 @@ class EndAttempt(Command):
     started_at: Annotated[Number, Since(BEHIND_SINCE)] | Absent = ABSENT
     results: Annotated[list[Plain], is_results, Since(GRAPHS_SINCE)] | Absent = ABSENT
     usage: Annotated[UsageRecord, is_usage, Since(USAGE_SINCE)] | Absent = ABSENT
+
+
+@verb("checkpoint_attempt", Proposer.ITS_WORK, since=CHECKPOINTS_SINCE)
+class CheckpointAttempt(Command):
+    """Enter a checkpoint: from now on it is what the job's next attempt begins with.
+
+    *attempt_id* is a gang's member of rank 0 where the job is a gang. *number* counts the attempt's checkpoints.
+    """
+
+    attempt_id: Text
+    token: Token
+    digest: Digest
+    number: Whole
+    size_bytes: Whole
 
 
 @verb("take_success", Proposer.ITS_WORK, since=2)

@@ -18,10 +18,19 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, cast
 
-from actorgrid.actors.ledger.answers import EndAnswer, GrantAnswer, LateSuccessAnswer, PreemptAnswer, StartAnswer
+from actorgrid.actors.ledger.answers import (
+    CheckpointAnswer,
+    EndAnswer,
+    GrantAnswer,
+    LateSuccessAnswer,
+    PreemptAnswer,
+    StartAnswer,
+)
 from actorgrid.actors.ledger.attempt_ids import attempt_id as id_of_attempt
 from actorgrid.actors.ledger.attempt_ids import attempt_of, job_of, number_of, rank_of
+from actorgrid.actors.ledger.checkpoint_records import CheckpointRecord
 from actorgrid.actors.ledger.commands import (
+    CheckpointAttempt,
     EndAttempt,
     GrantAttempt,
     GrantGang,
@@ -51,7 +60,7 @@ from .jobs import CANCELLED, FAILED, FINAL, LOST, PLACED, QUEUED, RUNNING, SUCCE
 from .preemption import PREEMPTED
 
 ATTEMPTS_MAX, ATTEMPTS_KEPT = 1_000, 50
-OfAttempt = StartAttempt | EndAttempt | TakeSuccess | PreemptAttempt
+OfAttempt = StartAttempt | CheckpointAttempt | EndAttempt | TakeSuccess | PreemptAttempt
 
 
 class Attempts:
@@ -178,6 +187,39 @@ class Attempts:
             return {"already": True}
         asked: AttemptRecord = {**attempt, "preemption": preemption.asked(job, attempt, command, entry.at)}
         self._jobs.change(job["job_id"], attempts=with_attempt(job, asked))
+        return {"already": False}
+
+    @applies(CheckpointAttempt)
+    def checkpoint(self, command: CheckpointAttempt, entry: EntryContext) -> CheckpointAnswer:
+        """Take a checkpoint as the job's last.
+
+        Raises StaleToken where the attempt is not the job's any more, WrongState for a gang's member but rank 0.
+        """
+        job, attempt, rank = self._find_member(command)
+        if rank:
+            raise WrongState(
+                f"{command.attempt_id} is not rank 0 of its gang",
+                asked="enter a checkpoint",
+                hint="rank 0 makes those of a gang",
+            )
+        is_current = job is not None and attempt is not None and attempt["number"] == last_number(job)
+        if job is None or attempt is None or not is_current or _part(attempt, rank)["ended_at"] is not None:
+            raise StaleToken(
+                f"attempt {command.attempt_id} is over, so its checkpoint is not taken",
+                asked=f"checkpoint {command.number}",
+                found=f"attempt {last_number(job)} of a job that is {job['state']}" if job else "a job that is over",
+                hint="what the job goes on from is what its last attempt entered",
+            )
+        before = job.get("last_checkpoint")
+        if before is not None and before["attempt"] == attempt["number"] and before["number"] >= command.number:
+            return {"already": True}
+        taken: CheckpointRecord = {
+            "attempt": attempt["number"],
+            "number": command.number,
+            "size_bytes": command.size_bytes,
+            "at": entry.at,
+        }
+        self._jobs.change(job["job_id"], checkpoint_digest=command.digest, last_checkpoint=taken)
         return {"already": False}
 
     # -- ends

@@ -34,6 +34,7 @@ OWN = (
     "deadline",
     "not_before",
     *JOB_FIELDS_SINCE,
+    "checkpoint_digest",
     "step_of",
     "near",
 )

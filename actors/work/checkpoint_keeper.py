@@ -1,0 +1,180 @@
+"""The agent's part in checkpoints: what an attempt leaves is kept, spread, and entered into the ledger with its token.
+
+One coroutine for each attempt that makes any looks for the newest (checkpoint_spool.py). It is copied among the
+payloads, brought to a majority of the voters, and only then named in the ledger, which refuses it where the attempt is
+not the job's any more. With each one that the ledger names, every host drops the one before.
+
+Bounds: one copy at a time for each attempt; a file that waits, and the job's last one.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from actorgrid.actors.files.blob_store import BlobStore
+from actorgrid.actors.files.untrusted_files import open_to_read
+from actorgrid.actors.ledger.client import LedgerClient
+from actorgrid.actors.ledger.commands import CheckpointAttempt
+from actorgrid.actors.ledger.record_types import JobRecord
+from actorgrid.checkpoints import CHECKPOINT_BYTES_MAX, HEAD_BYTES, head_of
+from actorgrid.digests import is_digest
+from actorgrid.errors import ActorGridError, BadRequest, BodyTooLarge, LedgerRefused, NotARegularFile, StorageError
+from actorgrid.job_outcome import FINAL_STATES
+from actorgrid.supervisors.server import Server
+
+from ..links.messages import SpreadBlobs
+from .checkpoint_spool import SpoolAnswer, name_of, remove, tell, waiting
+from .file_threads import FileThreads
+from .live_attempt import LiveAttempt
+
+LOOK_S = 0.1
+AGAIN_S = 1.0
+PACKING_BYTES_MAX = 16 * 2**20
+"""What an archive of as many files as may be has beside their content."""
+SPREAD_S = 120.0
+LAST_S = 120.0
+"""For how long the last one of an attempt that has ended is tried to be entered, before its end is told without."""
+REFUSED = (LedgerRefused, BadRequest, StorageError, NotARegularFile)
+"""What trying again does not help with: the next one may be taken."""
+
+
+@dataclass(slots=True)
+class _Copied:
+    """A checkpoint that is on this host's disk among the payloads."""
+
+    number: int
+    digest: str
+    size_bytes: int
+    offered: bool = False
+    """Whether the ledger was asked to take it, and so may have."""
+
+
+class CheckpointKeeper:
+    """Of one host's attempts."""
+
+    def __init__(self, server: Server, ledger: LedgerClient) -> None:
+        self.entered_total = 0
+        self.refused_total = 0
+        self._server = server
+        self._ledger = ledger
+        self._threads = FileThreads(server.runtime)
+        self._following: set[str] = set()
+        self._copied: dict[str, _Copied] = {}
+        self._named: dict[str, str] = {}  # of jobs that live, the digest of the last one
+
+    # -- what attempts leave
+
+    def follow(self, attempt: LiveAttempt) -> None:
+        """Look after what a running attempt leaves, if it makes checkpoints."""
+        attempt_id = attempt.directory.attempt_id
+        spec = attempt.directory.read_spec()
+        if spec is not None and "checkpoint" in spec and attempt_id not in self._following:
+            self._following.add(attempt_id)
+            self._server.spawn(self._follow(attempt))
+
+    async def _follow(self, attempt: LiveAttempt) -> None:
+        attempt_id = attempt.directory.attempt_id
+        while attempt.link is not None:
+            await self._server.sleep(LOOK_S if await self._take(attempt) else AGAIN_S)
+        self._following.discard(attempt_id)
+
+    async def take_last(self, attempt: LiveAttempt, outcome: str) -> None:
+        """Enter what an attempt has left that is over, before its end is told: the next one begins with that."""
+        attempt_id = attempt.directory.attempt_id
+        until = self._server.runtime.monotonic() + LAST_S
+        while attempt_id in self._following:  # it is about to see the end, or enters one
+            await self._server.sleep(LOOK_S / 2)
+        while outcome not in ("succeeded", "cancelled") and not await self._take(attempt):
+            if self._server.runtime.monotonic() > until:
+                self._server.log.warning("the last checkpoint of %s could not be entered", attempt_id)
+                break
+            await self._server.sleep(AGAIN_S)
+        self._copied.pop(attempt_id, None)
+        remove(attempt.directory.path)  # nobody takes it any more
+
+    async def _take(self, attempt: LiveAttempt) -> bool:
+        """Enter the newest that waits; ``False`` when that has to be tried again."""
+        folder, attempt_id = attempt.directory.path, attempt.directory.attempt_id
+        numbers = waiting(folder)
+        if not numbers:
+            return True
+        number, error = numbers[-1], None
+        copied = self._copied.get(attempt_id)
+        try:
+            if copied is None or copied.number != number:
+                if copied is not None and not copied.offered:
+                    self._drop(self._server.host.paths.blobs_dir / copied.digest)
+                copied = await self._threads.run(lambda: self._copy(folder, attempt_id, number))
+                self._copied[attempt_id] = copied
+            if self._server.host.enrolment is not None:
+                await self._server.call("links", SpreadBlobs((copied.digest,)), SPREAD_S)
+            copied.offered = True
+            await self._ledger.propose(
+                CheckpointAttempt(attempt_id, attempt.token, copied.digest, number, copied.size_bytes)
+            )
+            self.entered_total += 1
+        except FileNotFoundError:
+            return True  # a newer one has come
+        except REFUSED as refused:
+            self.refused_total += 1
+            self._server.log.info("checkpoint %d of %s is not taken: %s", number, attempt_id, refused)
+            error = refused.to_dict()
+        except ActorGridError as failure:
+            self._server.log.warning("checkpoint %d of %s is not entered yet: %s", number, attempt_id, failure)
+            return False
+        try:
+            tell(folder, SpoolAnswer(number, 0 if copied is None else copied.size_bytes, error))
+            remove(folder, number)
+        except (OSError, NotARegularFile) as failure:
+            self._server.log.warning(
+                "what became of checkpoint %d of %s cannot be told: %s", number, attempt_id, failure
+            )
+            remove(folder, number)
+        self._copied.pop(attempt_id, None)
+        return True
+
+    def _copy(self, folder: Path, attempt_id: str, number: int) -> _Copied:
+        """Copy a checkpoint among the payloads. Raises FileNotFoundError, BodyTooLarge, DiskFull, StorageError, ..."""
+        store = BlobStore(self._server.host.paths.blobs_dir)
+        with open_to_read(folder, name_of(number)) as descriptor:
+            size_bytes = os.fstat(descriptor).st_size
+            if size_bytes > CHECKPOINT_BYTES_MAX + PACKING_BYTES_MAX:
+                raise BodyTooLarge(
+                    "the checkpoint is too large",
+                    asked=f"{size_bytes} bytes",
+                    found=f"at most {CHECKPOINT_BYTES_MAX}",
+                    hint="keep in it what is needed to go on; large data that does not change belongs elsewhere",
+                )
+            store.check_room(size_bytes + HEAD_BYTES, self._server.host.settings.performance.min_free_bytes)
+            with os.fdopen(os.dup(descriptor), "rb") as source:
+                digest = store.put_file(source, head_of(attempt_id, number), size_bytes)
+        return _Copied(number, digest, size_bytes)
+
+    # -- what is dropped
+
+    def snapshot(self, jobs: Mapping[str, JobRecord]) -> None:
+        """Take the jobs as they are, in place of what was known."""
+        self._named = {job_id: job["checkpoint_digest"] for job_id, job in jobs.items() if "checkpoint_digest" in job}
+
+    def job_changed(self, job: JobRecord) -> None:
+        """Drop the file of the checkpoint before, where the job has a later one: nobody else names it."""
+        job_id = job["job_id"]
+        digest = job.get("checkpoint_digest")
+        before = self._named.get(job_id)
+        if before is not None and before != digest and is_digest(before):
+            self._drop(self._server.host.paths.blobs_dir / before)
+        if digest is not None and job["state"] not in FINAL_STATES:
+            self._named[job_id] = digest
+        else:
+            self._named.pop(job_id, None)  # its file goes as all payloads of jobs that are over
+
+    def _drop(self, path: Path) -> None:
+        try:
+            if stat.S_ISREG(os.lstat(path).st_mode):
+                path.unlink()
+        except OSError:
+            return  # this host never had it

@@ -1,0 +1,95 @@
+"""The folder of an attempt as the place where its checkpoints wait for the agent.
+
+    ATTEMPT_ID/checkpoint/         the directory whose content follows the job, where it asked for one
+    ATTEMPT_ID/checkpoint-7.new    its 7th, whole; renamed into place, by the shim or by an actor
+    ATTEMPT_ID/checkpoint.told     what became of the last one that the agent took (``SpoolAnswer``)
+
+Only the newest counts: with it, those before are removed. So a file waits there while the agent is away, and no more.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import BinaryIO, NamedTuple, cast
+
+import msgpack
+
+from actorgrid.actors.files.untrusted_files import open_to_write, read_whole
+from actorgrid.errors import ErrorRecord, NotARegularFile
+
+from .attempt_dir import write_whole
+
+DIRECTORY, UNPACKING = "checkpoint", "checkpoint.unpacking"
+DRAFT = "checkpoint.draft"
+TOLD = "checkpoint.told"
+TOLD_BYTES_MAX = 64 * 1024
+_NEW = re.compile(r"checkpoint-([1-9][0-9]{0,8})\.new")
+
+
+class SpoolAnswer(NamedTuple):
+    """What became of a checkpoint, and so of all before it."""
+
+    number: int
+    size_bytes: int
+    error: ErrorRecord | None
+    """Why it is not the job's; ``None``: it is."""
+
+
+def name_of(number: int) -> str:
+    """The name of a checkpoint's file."""
+    return f"checkpoint-{number}.new"
+
+
+def waiting(folder: Path) -> list[int]:
+    """The numbers of the checkpoints that wait, the newest last."""
+    try:
+        found = [_NEW.fullmatch(name) for name in os.listdir(folder)]
+    except OSError:
+        return []
+    return sorted(int(each[1]) for each in found if each is not None)
+
+
+def leave(folder: Path, number: int, write: Callable[[BinaryIO], object]) -> None:
+    """Have *write* fill the file of a checkpoint, and leave it for the agent, on the disk for good.
+
+    Raises OSError, NotARegularFile, and what *write* raises: then nothing is left.
+    """
+    draft = folder / DRAFT
+    try:
+        with os.fdopen(open_to_write(folder, DRAFT, os.O_TRUNC), "wb") as file:
+            write(file)
+            file.flush()
+            os.fsync(file.fileno())
+        os.rename(draft, folder / name_of(number))
+    except BaseException:
+        draft.unlink(missing_ok=True)
+        raise
+    remove(folder, number - 1)
+
+
+def remove(folder: Path, up_to: int | None = None) -> None:
+    """Remove those that wait, up to that number."""
+    for number in waiting(folder):
+        if up_to is None or number <= up_to:
+            (folder / name_of(number)).unlink(missing_ok=True)
+
+
+def tell(folder: Path, answer: SpoolAnswer) -> None:
+    """Say what became of a checkpoint. Raises OSError, NotARegularFile."""
+    write_whole(folder / TOLD, msgpack.packb(answer._asdict(), use_bin_type=True))
+
+
+def told(folder: Path) -> SpoolAnswer | None:
+    """What became of the last one that was taken; ``None``: nothing is known yet."""
+    try:
+        data = read_whole(folder, TOLD, TOLD_BYTES_MAX)
+        said = None if data is None else msgpack.unpackb(data, raw=False)
+    except (OSError, ValueError, msgpack.UnpackException, NotARegularFile):
+        return None
+    match said:
+        case {"number": int(number), "size_bytes": int(size_bytes), "error": (None | dict()) as error}:
+            return SpoolAnswer(number, size_bytes, cast("ErrorRecord | None", error))
+    return None

@@ -1,0 +1,194 @@
+"""The shim's part in checkpoints: it watches the directory that follows the job, and has it packed when it is due.
+
+It is due when the work has put the mark there (``READY_MARK``), at each interval if the job asked for one, and once
+more when the work has ended without success. Packing is done by a child, so that the shim goes on; at the end, when
+nothing of the work lives any more, by the shim itself. What is whole waits in the attempt's folder
+(checkpoint_spool.py).
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import signal
+import stat
+import time
+from contextlib import suppress
+from pathlib import Path
+
+from actorgrid.actors.files.untrusted_files import open_to_write, remove_tree
+from actorgrid.checkpoints import READY_MARK
+from actorgrid.errors import ActorGridError, NotARegularFile
+
+from .checkpoint_packing import ChangedMeanwhile, list_directory, pack
+from .checkpoint_spool import leave
+from .linux import close_all_but, die_with_parent
+from .process_tree import own_rss_bytes, send
+from .work_records import CheckpointSpec
+
+LOOK_S = 0.2
+CHANGING_MAX = 20
+"""How often what changes while it is packed is tried again; then it is said, and the next time is waited for."""
+SETTLE_NS = 50_000_000
+"""A file that was modified less than so long ago may be modified again without bearing another time."""
+DIGEST_HEX = 64
+_TAKEN, _UNCHANGED, _CHANGING, _FAILED = 0, 10, 11, 12
+
+
+class CheckpointTaker:
+    """Of one attempt. *folder*: the attempt's."""
+
+    def __init__(self, spec: CheckpointSpec, folder: Path, stderr_name: str) -> None:
+        self._spec = spec
+        self._folder = folder
+        self._stderr_name = stderr_name
+        self._directory = Path(spec["folder"])
+        self._number = 0
+        self._last = ""  # the digest of the listing of the last one
+        self._mark: tuple[int, int] | None = None
+        self._mark_due: tuple[int, int] | None = None
+        self._look_at = 0.0
+        self._next_at = time.monotonic() + (spec["every_s"] or float("inf"))
+        self._changing = 0
+        self._packer = 0
+        self._said = -1
+        self._may_go = False
+
+    @property
+    def packer_rss_bytes(self) -> int:
+        """The memory of the child that packs: it is not the work's."""
+        return own_rss_bytes(self._packer) if self._packer else 0
+
+    def wait_s(self, now: float) -> float:
+        """For how long nothing is to be done."""
+        return max(0.0, self._look_at - now)
+
+    def turn(self, now: float) -> None:
+        """Begin to pack what is due."""
+        if now < self._look_at:
+            return
+        self._look_at = now + LOOK_S
+        if self._packer or not self._directory.is_dir():  # it comes as a whole, once it is unpacked
+            return
+        mark = self._read_mark()
+        if mark is not None and mark != self._mark:
+            self._mark_due = mark
+            self._begin()
+        elif now >= self._next_at:
+            self._begin()
+
+    def child_ended(self, pid: int, status: int) -> bool:
+        """Take the end of a child of the shim; ``False`` when it is not one of these."""
+        if not self._packer or pid != self._packer:
+            return False
+        self._packer = 0
+        said = b""
+        with suppress(OSError):
+            said = os.read(self._said, DIGEST_HEX)
+        os.close(self._said)
+        self._note(os.waitstatus_to_exitcode(status), said.decode("ascii", "replace"))
+        return True
+
+    def last(self, has_succeeded: bool) -> None:
+        """Take what lies there at the end, of work that is to go on. Nothing of it lives any more."""
+        if self._packer:
+            send(self._packer, signal.SIGKILL)
+            _, status = os.waitpid(self._packer, 0)
+            self.child_ended(self._packer, status)
+        code, mark = _UNCHANGED, self._read_mark()
+        is_due = self._spec["every_s"] or (mark is not None and mark != self._mark)
+        if not has_succeeded and is_due and self._directory.is_dir():
+            self._number += 1
+            code, _ = self._take()
+        self._may_go = code in (_TAKEN, _UNCHANGED)
+        link = Path(self._spec["link"])
+        with suppress(OSError):
+            if os.readlink(link) == str(self._directory):
+                link.unlink()
+
+    def clear(self) -> None:
+        """Remove the directory once nothing of it is needed any more; what could not be packed stays, for people."""
+        if self._may_go:
+            remove_tree(self._directory)
+
+    def _read_mark(self) -> tuple[int, int] | None:
+        """Which mark is there: another one each time it is written."""
+        try:
+            facts = os.lstat(self._directory / READY_MARK)
+        except OSError:
+            return None
+        return (facts.st_ino, facts.st_mtime_ns) if stat.S_ISREG(facts.st_mode) else None
+
+    def _begin(self) -> None:
+        shim_pid = os.getpid()
+        self._number += 1  # whatever comes of it: a file of that number may be left though its packer is killed
+        self._said, say = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
+        self._packer = os.fork()
+        if self._packer:
+            os.close(say)
+            return
+        code = _FAILED
+        try:
+            signal.set_wakeup_fd(-1)
+            for number in (signal.SIGCHLD, signal.SIGTERM):
+                signal.signal(number, signal.SIG_DFL)
+            die_with_parent(shim_pid)
+            close_all_but([0, 1, 2, say])
+            os.nice(5)
+            code, digest = self._take()
+            os.write(say, digest.encode())
+        finally:
+            os._exit(code)
+
+    def _take(self) -> tuple[int, str]:
+        """Pack the directory unless it is as it was; what came of it, and the digest of the listing."""
+        try:
+            listing = list_directory(self._directory)
+            if listing.newest_ns > time.time_ns() - SETTLE_NS:
+                time.sleep(SETTLE_NS / 1e9)
+                listing = list_directory(self._directory)
+            if listing.digest == self._last:
+                return _UNCHANGED, listing.digest
+            if not self._spec["every_s"] and listing.newest_ns > (self._read_mark() or (0, 0))[1]:
+                # What the mark was written for is not what lies there now.
+                raise ChangedMeanwhile("a file there is newer than the mark")
+            leave(self._folder, self._number, lambda file: pack(self._directory, listing, file))
+        except ChangedMeanwhile as error:
+            if self._changing + 1 >= CHANGING_MAX:
+                self._say(str(error))
+            return _CHANGING, ""
+        except OSError as error:
+            full = error.errno in (errno.ENOSPC, errno.EDQUOT)
+            self._say("the disk is full" if full else str(error.strerror))
+            return _FAILED, ""
+        except (ActorGridError, NotARegularFile) as error:
+            self._say(str(error))
+            return _FAILED, ""
+        if listing.left_out and not self._last:
+            self._say(
+                f"left out, as only files, folders and links inside of it go along: {', '.join(listing.left_out)}"
+            )
+        return _TAKEN, listing.digest
+
+    def _note(self, code: int, digest: str) -> None:
+        now = time.monotonic()
+        if code < 0:  # it was killed, with the work as it seems: what it was to take is still due
+            self._mark_due = None
+            return
+        if code == _CHANGING:
+            self._changing += 1
+            if self._changing < CHANGING_MAX:
+                return
+        self._changing = 0
+        self._mark = self._mark_due or self._mark
+        self._mark_due = None
+        self._next_at = now + (self._spec["every_s"] or float("inf"))
+        if code in (_TAKEN, _UNCHANGED):
+            self._last = digest
+
+    def _say(self, why: str) -> None:
+        """Say it where the work's owner looks."""
+        with suppress(OSError, NotARegularFile):
+            stderr = open_to_write(self._folder, self._stderr_name, os.O_APPEND)
+            os.write(stderr, f"[actorgrid] checkpoint: {why}\n"[:1000].encode("utf-8", "replace"))
+            os.close(stderr)

@@ -1,0 +1,167 @@
+"""Checkpoints of real attempts: what the directory holds is the job's, whoever dies that has to do with it."""
+
+from __future__ import annotations
+
+import io
+import os
+import signal
+from pathlib import Path
+from typing import Any
+
+from actorgrid.actors.ledger.commands import EndAttempt, PreemptAttempt
+from actorgrid.actors.work.checkpoint_spool import leave, told, waiting
+from actorgrid.checkpoints import HEAD_BYTES, READY_MARK, parse_head
+from tests.work.rig import Rig, wait_for
+
+SAVE = f"echo $n > ckpt/n.tmp; mv ckpt/n.tmp ckpt/n; touch ckpt/{READY_MARK}"
+PATIENT = "while :; do sleep 0.02; done"
+SHOW = "echo from $ACTORGRID_CHECKPOINT_FROM: $(cat ckpt/n $ACTORGRID_CHECKPOINT_DIR/n)"
+
+
+def submit(rig: Rig, tmp_path: Path, line: str, every_s: float | None = None, **fields: Any) -> str:
+    wish = {"path": "ckpt", **({} if every_s is None else {"every_s": every_s})}
+    (tmp_path / "cwd").mkdir(exist_ok=True)
+    rig.submit("a", command=["sh", "-c", line], cwd=str(tmp_path / "cwd"), checkpoint=wish, **fields)
+    return rig.grant("a")
+
+
+def entered(rig: Rig, attempt: int, number: int) -> str:
+    """The digest of that checkpoint, once the job has it, or a later one of the attempt."""
+
+    def found() -> bool:
+        last = rig.job("a").get("last_checkpoint", {"attempt": 0, "number": 0})
+        return bool((last["attempt"], last["number"]) >= (attempt, number))
+
+    rig.node.run_until(found, 60.0, what="the checkpoint is entered")
+    return str(rig.job("a")["checkpoint_digest"])
+
+
+def blobs(rig: Rig) -> list[str]:
+    return sorted(path.name for path in rig.paths.blobs_dir.iterdir())
+
+
+def test_the_next_attempt_goes_on_from_what_the_mark_said_is_ready(rig: Rig, tmp_path: Path) -> None:
+    go = tmp_path / "go"
+    os.mkfifo(go)
+    first = submit(
+        rig,
+        tmp_path,
+        f"test -e ckpt/n && {{ {SHOW}; exit 0; }}; n=1; {SAVE}; read x < {go}; n=2; {SAVE}; read x < {go};"
+        " echo 3 > ckpt/n; kill -9 $$",
+        retries_left=1,
+    )
+    one = entered(rig, 1, 1)
+    assert blobs(rig) == [one]
+    with open(rig.paths.blobs_dir / one, "rb") as file:
+        assert parse_head(file.read(HEAD_BYTES)) == (first, 1)
+    go.write_text("on\n")
+    two = entered(rig, 1, 2)
+    rig.node.run_until(lambda: blobs(rig) == [two], what="the one before is dropped")
+    go.write_text("on\n")
+    job = rig.ended(first)
+    # What came behind the mark was not said to be whole.
+    assert job["state"] == "queued" and job["checkpoint_digest"] == two
+    assert not os.path.lexists(tmp_path / "cwd" / "ckpt"), "the link goes with the attempt"
+    job = rig.run("a")
+    assert job["state"] == "succeeded", job["error"]
+    assert rig.output("a.2") == "from 1: 2 2\n"
+
+
+def test_with_an_interval_all_that_is_whole_is_taken_and_the_last_of_it_at_sigterm(rig: Rig, tmp_path: Path) -> None:
+    save = "echo saved > ckpt/n; echo half > ckpt/m.partial; exit 0"
+    line = f"test -e ckpt/n && {{ {SHOW}; ls ckpt; exit 0; }}; echo 1 > ckpt/first; trap '{save}' TERM; {PATIENT}"
+    attempt_id = submit(rig, tmp_path, line, every_s=1, grace_s=30.0)
+    entered(rig, 1, 1)
+    token = rig.job("a")["attempts"][-1]["token"]
+    rig.propose(PreemptAttempt(attempt_id, token, 30.0, "other", rig.term))
+    job = rig.ended(attempt_id)
+    assert (job["state"], job["attempts"][-1]["state"]) == ("queued", "preempted")
+    assert job["last_checkpoint"]["number"] >= 2
+    rig.run("a")
+    assert rig.output("a.2") == "from 1: saved saved\nfirst\nn\n"
+
+
+def test_a_killed_shim_and_a_killed_agent_lose_none_that_was_whole(rig: Rig, tmp_path: Path) -> None:
+    line = f"test -e ckpt/n && {{ {SHOW}; exit 0; }}; n=1; {SAVE}; {PATIENT}"
+    # No agent is there when it is whole, nor when the shim is killed.
+    attempt_id = submit(rig, tmp_path, line)
+    rig.running(attempt_id)
+    rig.kill_manager()
+    wait_for(lambda: waiting(rig.dir(attempt_id).path), what="the checkpoint waits")
+    os.kill(rig.dir(attempt_id).shim_pid() or 0, signal.SIGKILL)
+    rig.start_manager()
+    job = rig.ended(attempt_id)
+    assert job["attempts"][-1]["state"] == "lost" and job["state"] == "queued"
+    assert job["last_checkpoint"]["number"] == 1
+    assert rig.run("a")["state"] == "succeeded"
+    assert rig.output("a.2") == "from 1: 1 1\n"
+
+
+def test_what_an_attempt_leaves_that_is_over_is_refused_by_name(rig: Rig, tmp_path: Path) -> None:
+    attempt_id = submit(rig, tmp_path, f"n=1; {SAVE}; {PATIENT}", retries_left=1)
+    digest = entered(rig, 1, 1)
+    folder = rig.dir(attempt_id).path
+    rig.kill_manager()  # cut off: it does not hear that the ledger has ended its attempt
+    leave(folder, 2, lambda file: file.write(b"stale"))
+    token = rig.job("a")["attempts"][-1]["token"]
+    rig.propose(EndAttempt(attempt_id, token, "lost", charge=False))
+    rig.start_manager()
+    rig.node.run_until(lambda: (told(folder) or (0,))[0] == 2, 60.0, what="it is told")
+    answer = told(folder)
+    assert answer is not None and answer.error is not None and answer.error["code"] == "StaleToken"
+    assert waiting(folder) == []
+    assert rig.job("a")["checkpoint_digest"] == digest
+
+
+def test_where_something_else_lies_the_attempt_is_refused_and_nothing_is_touched(rig: Rig, tmp_path: Path) -> None:
+    (tmp_path / "cwd" / "ckpt").mkdir(parents=True)
+    (tmp_path / "cwd" / "ckpt" / "precious").write_text("mine")
+    job = rig.ended(submit(rig, tmp_path, "true"))
+    assert job["state"] == "failed"
+    assert "something else lies where the checkpoint directory is to be" in job["error"]["message"]
+    assert (tmp_path / "cwd" / "ckpt" / "precious").read_text() == "mine"
+
+
+def test_hostile_things_in_the_folder_of_the_attempt_hurt_nobody(rig: Rig, tmp_path: Path) -> None:
+    attempt_id = submit(
+        rig,
+        tmp_path,
+        f"n=1; {SAVE}; cd $ACTORGRID_CHECKPOINT_DIR/..; mkfifo checkpoint-7.new;"
+        f" ln -s /etc/passwd checkpoint.told; {PATIENT}",
+    )
+    folder = rig.dir(attempt_id).path
+    rig.node.run_until(lambda: (told(folder) or (0,))[0] == 7, 60.0, what="the FIFO is refused")
+    answer = told(folder)
+    assert answer is not None and answer.error is not None and answer.error["code"] == "NotARegularFile"
+    leave(folder, 8, lambda file: file.write(io.BytesIO(b"x").read()))
+    rig.node.run_until(lambda: (told(folder) or (0,))[0] == 8, 60.0, what="the next one is taken")
+    # What was left was no archive: the next attempt says so, and the ledger has what it was given.
+    rig.propose(PreemptAttempt(attempt_id, rig.job("a")["attempts"][-1]["token"], 0.0, "other", rig.term))
+    rig.ended(attempt_id)
+    job = rig.run("a")
+    assert job["state"] == "failed" and "the checkpoint is no archive" in job["error"]["message"]
+    assert (job["last_checkpoint"]["attempt"], job["last_checkpoint"]["number"]) == (1, 8)
+
+
+def test_a_mark_just_before_the_end_counts_and_what_succeeds_leaves_none(rig: Rig, tmp_path: Path) -> None:
+    line = f"test -e ckpt/n && {{ {SHOW}; n=9; {SAVE}; exit 0; }}; truncate -s 32M ckpt/big; n=1; {SAVE}; kill -9 $$"
+    job = rig.ended(submit(rig, tmp_path, line, retries_left=1))
+    assert job["attempts"][0]["signal"] == 9
+    assert job["last_checkpoint"]["attempt"] == 1 and job["last_checkpoint"]["size_bytes"] > 2**25
+    job = rig.run("a")
+    assert job["state"] == "succeeded" and job["last_checkpoint"]["attempt"] == 1
+    assert rig.output("a.2") == "from 1: 1 1\n"
+
+
+def test_with_a_full_disk_the_work_goes_on_and_the_one_before_stays(rig: Rig, tmp_path: Path) -> None:
+    go = tmp_path / "go"
+    os.mkfifo(go)
+    attempt_id = submit(rig, tmp_path, f"n=1; {SAVE}; read x < {go}; n=2; {SAVE}; {PATIENT}")
+    one = entered(rig, 1, 1)
+    rig.context.settings.performance.min_free_bytes = 2**60
+    go.write_text("on\n")
+    folder = rig.dir(attempt_id).path
+    rig.node.run_until(lambda: (told(folder) or (0,))[0] == 2, 60.0, what="it is told")
+    answer = told(folder)
+    assert answer is not None and answer.error is not None and answer.error["code"] == "DiskFull"
+    assert rig.job("a")["last_checkpoint"]["number"] == 1 and blobs(rig) == [one] and rig.marked(attempt_id)
