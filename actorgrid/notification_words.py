@@ -99,5 +99,9 @@ def shown_target(target: str) -> str:
     kind, _, rest = target.partition(":")
     if kind != WEBHOOK:
         return target
-    parts = urlsplit(rest)
-    return f"{WEBHOOK}:{parts.scheme}://{parts.hostname}" + (f":{parts.port}" if parts.port else "")
+    try:
+        parts = urlsplit(rest)
+        port = parts.port
+    except ValueError:  # no door takes such a one
+        return f"{WEBHOOK}:?"
+    return f"{WEBHOOK}:{parts.scheme}://{parts.hostname}" + (f":{port}" if port else "")

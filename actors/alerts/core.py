@@ -125,6 +125,9 @@ class AlertBook:
                     alert.gone_since = now
         news: list[AlertNews] = []
         for key, alert in list(self.alerts.items()):
+            # The clock may have been set back: nothing waits until it is as late again.
+            alert.since, alert.told_at = min(alert.since, now), min(alert.told_at, now)
+            alert.gone_since = None if alert.gone_since is None else min(alert.gone_since, now)
             if alert.state == PENDING and alert.gone_since is None and now - alert.since >= alert.rule.wait_s:
                 alert.state, alert.firing_since = FIRING, now
             if alert.gone_since is not None and (alert.state == PENDING or now - alert.gone_since >= CLEAR_S):

@@ -6,6 +6,7 @@ to be led: silences are in the shared state, and what is sent goes out from this
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import secrets
@@ -23,6 +24,7 @@ from actorgrid.actors.notifications.sending import MessageSender
 from actorgrid.actors.replication.messages import ReadPrefix
 from actorgrid.actors.replication.namespaces import cluster_key
 from actorgrid.errors import ActorGridError, WrongState
+from actorgrid.notification_words import shown_target
 from actorgrid.supervisors.background import Background
 from actorgrid.supervisors.envelope import GetMetrics
 from actorgrid.supervisors.server import Server
@@ -67,7 +69,13 @@ class AlertWatch:
 
     async def look(self) -> None:
         """Gather figures and decide by them, unless that is under way."""
-        if self._looking or not self._server.host.settings.alerts.enabled:
+        if self._looking:
+            return
+        if not self._server.host.settings.alerts.enabled:
+            if self._book.alerts:  # nobody looks whether they are over
+                self._book.alerts.clear()
+                self._unsaved = True
+            self._keep()
             return
         self._looking = True
         try:
@@ -85,7 +93,7 @@ class AlertWatch:
             figures.take(self._server.runtime.boottime(), values)
             if silences is not None:
                 self._book.silences = {
-                    str(each["key"]): found for each in silences if (found := _silence(each["value"]))
+                    str(each["key"]): found for each in silences if (found := silence_record(each["value"]))
                 }
             self._decide()
         finally:
@@ -96,6 +104,9 @@ class AlertWatch:
         for news in self._book.look(self._figures, time(), self._server.host.settings.alerts.repeat_s):
             self._tell(news)
         self._unsaved = self._unsaved or self._book.kept() != before
+        self._keep()
+
+    def _keep(self) -> None:
         if self._unsaved and not self._saving:
             self._server.spawn(self._save())
 
@@ -140,10 +151,15 @@ class AlertWatch:
         text = self._book.said(alert)
         log = self._server.log
         (log.info if news.word != FIRING else log.warning)("alert %s is %s: %s", alert.rule.name, news.word, text)
-        started = int(alert.firing_since)
-        identity = f"alert.{self._server.host.host_id}.{alert.rule.name}.{alert.subject}.{started}.{news.word}"
+        identity = f"{self._server.host.host_id} {alert.rule.name} {alert.subject} {int(alert.firing_since)}"
+        # By a digest: a header has no room for all that a subject may be.
+        stem = f"alert.{alert.rule.name}.{hashlib.sha256(identity.encode()).hexdigest()[:24]}."
+        for waiting in self._sender.ids():
+            # What could not be said until now is out of date: that it fires must not arrive after that it is over.
+            if waiting.startswith(stem):
+                self._sender.drop(waiting)
         # A reminder is another message than the first one.
-        message_id = f"{_plain(identity)}.{int(news.at)}"
+        message_id = f"{stem}{news.word}.{int(news.at)}"
         self._send(message_id, f"alert.{news.word}", f"{news.word} {alert.rule.severity}: {text}", _data(self, alert))
 
     def _send(self, message_id: str, kind: str, text: str, data: dict[str, Any]) -> None:
@@ -154,7 +170,7 @@ class AlertWatch:
                 self._problem = f"{WAITING_MAX} messages wait to be sent"
 
     def _settled(self, settled: SettledDelivery) -> None:
-        self._problem = f"{settled.delivery.target}: {settled.failure}"[:500] if settled.failure else ""
+        self._problem = f"{shown_target(settled.delivery.target)}: {settled.failure}"[:500] if settled.failure else ""
 
     def test(self, by: str) -> dict[str, Any]:
         """Send a made-up alert. Raises WrongState."""
@@ -167,7 +183,7 @@ class AlertWatch:
                 hint="actorgrid config set alerts.targets '[\"ops\"]' (docs/alerts.md)",
             )
         self._send(f"alert.test.{secrets.token_hex(8)}", "alert.test", f"a test of alerts, asked for by {by}", {})
-        return {"targets": list(targets)}
+        return {"targets": [shown_target(each) for each in targets]}
 
     # -- answering
 
@@ -217,11 +233,7 @@ def _data(watch: AlertWatch, alert: Alert) -> dict[str, Any]:
     return {name: told[name] for name in ("alert", "severity", "state", "host", "subject", "value", "since", "action")}
 
 
-def _plain(text: str) -> str:
-    return "".join(char if char.isalnum() or char in "._-" else "-" for char in text)[:200]
-
-
-def _silence(value: Any) -> SilenceRecord | None:
+def silence_record(value: Any) -> SilenceRecord | None:
     """A silence as the shared state has it; what is none counts for nothing."""
     texts = ("silence_id", "alert", "host", "subject", "by", "reason")
     if not isinstance(value, dict) or not all(isinstance(value.get(name), str) for name in texts):

@@ -16,6 +16,11 @@ IpNetwork = ipaddress.IPv4Network | ipaddress.IPv6Network
 
 NAT64 = ipaddress.IPv6Network("64:ff9b::/96")
 """IPv6 addresses that a translator turns into IPv4 ones (RFC 6052)."""
+GLOBAL_UNICAST = ipaddress.IPv6Network("2000::/3")
+"""The IPv6 addresses of the public internet. ``is_global`` is true of others, too: site-local ones (fec0::/10), those
+that hold an IPv4 address of old (::/96), and those of a translator within a network (64:ff9b:1::/48, RFC 8215)."""
+OF_CLOUDS = (ipaddress.IPv4Network("168.63.129.16"), ipaddress.IPv4Network("192.0.0.0/24"))
+"""Addresses that look public, at which clouds serve their own machines (Azure's WireServer; Oracle's metadata)."""
 SETTING = "notifications.allowed_networks"
 
 
@@ -36,7 +41,7 @@ def inner_address(address: IpAddress) -> IpAddress:
 def refusal(address: IpAddress, allowed: Iterable[IpNetwork]) -> str:
     """Why a user's webhook must not reach *address*; empty: it may."""
     inner = inner_address(address)
-    if is_allowed(address, allowed) or (inner.is_global and not inner.is_multicast):
+    if is_allowed(address, allowed) or _is_public(inner):
         return ""
     if inner.is_loopback or inner.is_unspecified:
         kind = "this host itself"
@@ -47,6 +52,12 @@ def refusal(address: IpAddress, allowed: Iterable[IpNetwork]) -> str:
     else:
         kind = "no address of the public internet"
     return f"{address} is {kind}; {SETTING} allows such addresses, and targets that the operator names need none"
+
+
+def _is_public(inner: IpAddress) -> bool:
+    if isinstance(inner, ipaddress.IPv6Address):
+        return inner in GLOBAL_UNICAST and inner.is_global
+    return inner.is_global and not inner.is_multicast and not any(inner in network for network in OF_CLOUDS)
 
 
 def is_allowed(address: IpAddress, allowed: Iterable[IpNetwork]) -> bool:

@@ -116,15 +116,24 @@ class Deliveries:
                 del self._lines[target]
 
     def due(self, now: float, most: int) -> list[Delivery]:
-        """Up to *most* messages to send now, one of each line; the line waits until ``done`` is told of it."""
-        found: list[Delivery] = []
-        for line in self._lines.values():
-            if len(found) == most:
-                break
+        """Up to *most* messages to send now, one of each line; the line waits until ``done`` is told of it.
+
+        Lines whose last try failed come after the others, and the one tried last of all: however many targets do not
+        answer, those that do are not kept waiting by them.
+        """
+        ready: list[tuple[str, _Line]] = []
+        for target, line in self._lines.items() if most else ():
+            # The clock may have been set back: no pause is longer than that.
+            line.not_before = min(line.not_before, now + ASKED_MAX_S)
             if not line.busy and line.waiting and line.not_before <= now:
-                first = next(iter(line.waiting.values()))
-                line.busy = first.delivery.delivery_id
-                found.append(first.delivery)
+                ready.append((target, line))
+        ready.sort(key=lambda each: each[1].failures > 0)  # it keeps their order else
+        found: list[Delivery] = []
+        for target, line in ready[:most]:
+            self._lines[target] = self._lines.pop(target)
+            first = next(iter(line.waiting.values()))
+            line.busy = first.delivery.delivery_id
+            found.append(first.delivery)
         return found
 
     def done(self, delivery: Delivery, result: SendResult, now: float, give_up_s: float) -> list[SettledDelivery]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import signal
 import subprocess  # nosec B404 - the operator's command line, as a list, never through a shell
 import tempfile
@@ -16,6 +17,7 @@ from .outgoing import OutgoingMessage, one_line
 
 SAID_BYTES_MAX = 400
 SUBJECT_CHARS_MAX = 150
+_PLACES = re.compile(f"{re.escape(TO)}|{re.escape(SUBJECT)}")
 
 
 def send_mail(
@@ -34,7 +36,8 @@ def send_mail(
     mail["Message-ID"] = f"<{message.message_id}@actorgrid.invalid>"
     mail["Auto-Submitted"] = "auto-generated"
     mail.set_content(message.lines())
-    argv = [each.replace(TO, destination.mail_to).replace(SUBJECT, subject) for each in operator.mail_command]
+    filled = {TO: destination.mail_to, SUBJECT: subject}  # at once: an address may hold {subject}
+    argv = [_PLACES.sub(lambda found: filled[found[0]], each) for each in operator.mail_command]
     with tempfile.TemporaryFile() as given, tempfile.TemporaryFile() as said:
         given.write(mail.as_bytes())
         given.seek(0)

@@ -13,6 +13,7 @@ from time import time
 
 from actorgrid.configs.notifications_section import NotificationsSection
 from actorgrid.errors import ActorGridError
+from actorgrid.notification_words import shown_target
 from actorgrid.supervisors.background import Background
 from actorgrid.supervisors.runtime import Timer
 from actorgrid.supervisors.server import Server
@@ -20,7 +21,7 @@ from actorgrid.supervisors.server import Server
 from .allowed_addresses import networks_of
 from .deliveries import Deliveries, Delivery, DeliveryState, SendResult, SettledDelivery
 from .destinations import FILE_NAME, read_operator_file
-from .outgoing import OutgoingMessage
+from .outgoing import OutgoingMessage, one_line
 
 THREADS = 4
 LOOK_S = 30.0
@@ -84,7 +85,10 @@ class MessageSender:
         ended = self._deliveries.done(delivery, result, time(), settings.give_up_s)
         if result.reason:
             self._server.log.warning(
-                "%s was not told of %s: %s", delivery.target[:40], delivery.delivery_id, result.reason
+                "%s was not told of %s: %s",
+                shown_target(delivery.target)[:80],
+                delivery.message.message_id,
+                result.reason,
             )
         for done in ended:
             self.sent_total += not done.failure
@@ -101,7 +105,16 @@ def operator_file(settings: NotificationsSection, data_dir: Path) -> Path:
 def send(
     target: str, message: OutgoingMessage, settings: NotificationsSection, path: Path, host_name: str
 ) -> SendResult:
-    """Try once to send *message* to *target*. Never raises."""
+    """Try once to send *message* to *target*. Never raises: who leads would fall with it, and the next one after it."""
+    try:
+        return _send(target, message, settings, path, host_name)
+    except Exception as error:  # noqa: BLE001 - a full disk, an odd address: it is tried again, and shown
+        return SendResult(one_line(f"it cannot be sent: {type(error).__name__}: {error}"))
+
+
+def _send(
+    target: str, message: OutgoingMessage, settings: NotificationsSection, path: Path, host_name: str
+) -> SendResult:
     try:
         operator = read_operator_file(path)
         destination = operator.destination(target)

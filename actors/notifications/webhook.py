@@ -114,7 +114,10 @@ def _post(
             return SendResult(
                 f"{host} redirects ({status}), which is not followed: write where it leads to", final=True
             )
-        text = one_line(said.decode("utf-8", "replace")).strip()
+        text = said.decode("utf-8", "replace")
+        for secret in (path, parts.path, parts.query):  # many servers say in a refusal what they were asked for
+            text = text.replace(secret, "...") if len(secret) > 1 else text
+        text = one_line(text).strip()
         reason = f"{host} answers {status} {one_line(answer.reason)[:60]}" + (f": {text}" if text else "")
         return SendResult(reason[:480], status < 500 and status not in AGAIN, _pause(answer.getheader("Retry-After")))
     finally:

@@ -105,6 +105,21 @@ def test_after_a_restart_nothing_is_told_twice_and_what_is_over_is_resolved() ->
     assert again.look(CLEAR_S) == [("GpuEmergency", RESOLVED)]
 
 
+def test_a_clock_that_is_set_back_keeps_no_alert_from_firing_ending_or_being_told_again() -> None:
+    host = Host()
+    host.look(state_down=1.0)
+    host.now -= 500_000.0
+    assert host.look(state_down=1.0) == []
+    assert host.look(60, state_down=1.0) == [("StateDown", FIRING)]
+    host.now -= 100_000.0
+    assert host.look(state_down=1.0) == []
+    assert host.look(REPEAT_S, state_down=1.0) == [("StateDown", FIRING)]
+    host.look()
+    host.now -= 100_000.0
+    assert host.look() == []
+    assert host.look(CLEAR_S) == [("StateDown", RESOLVED)]
+
+
 def test_each_device_and_each_host_is_an_alert_of_its_own() -> None:
     host = Host()
     host.figures.devices = (DeviceFigure("0 (a)", "failed", True), DeviceFigure("1 (b)", "lost", True))

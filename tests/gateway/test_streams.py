@@ -245,6 +245,12 @@ def test_every_change_has_a_state(kind: str, record: Any, state: str) -> None:
     assert (shown["kind"], shown["id"], shown["state"]) == (kind, "x", state)
 
 
+def test_an_event_of_a_schedule_tells_no_address_that_its_jobs_tell() -> None:
+    record = {"name": "x", "revision": 7, "job": {"notify": ["webhook:https://a/secret"], "env": {"KEY": "secret"}}}
+    shown = gateway_hub.view_change("schedule", "x", record)
+    assert (shown["state"], shown["value"]) == ("set", {"name": "x", "revision": 7})
+
+
 def test_a_listener_cut_off_hears_nothing_more() -> None:
     listener = Listener()
     listener.end("lagging")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from actorgrid.actors.notifications.deliveries import FIRST_S, LONGEST_S, Deliveries, Delivery, SendResult
+from actorgrid.actors.notifications.deliveries import ASKED_MAX_S, FIRST_S, LONGEST_S, Deliveries, Delivery, SendResult
 from actorgrid.actors.notifications.outgoing import OutgoingMessage
 
 GIVE_UP_S = 3_600.0
@@ -127,3 +127,30 @@ def test_every_message_ends_once_whatever_tries_come_to(plan: list[tuple[str, st
             over = line.done(each, SendResult(word, final=word == "never"), now, 600.0)
             ended += [each.delivery.delivery_id for each in over]
     assert sorted(ended) == sorted(results) and len(line) == 0 and now <= 600.0 + LONGEST_S
+
+
+def test_targets_that_do_not_answer_keep_those_that_do_from_nothing() -> None:
+    """However many: somebody who names a hundred dead ones must not have all four threads for them."""
+    line = lines(200)
+    for number in range(100):
+        line.put(delivery(number, f"dead{number}", at=1.0))
+    now = 0.0
+    tried: list[str] = []
+    for _ in range(50):  # each takes ten seconds, so that the first ones are due again before the last were tried
+        for each in line.due(now, 4):
+            tried.append(each.target)
+            line.done(each, SendResult("no answer"), now + 10.0, 1e9)
+        now += 10.0
+    assert set(tried) == {f"dead{number}" for number in range(100)}
+    line.put(delivery(500, "ops", at=now))
+    assert line.due(now + LONGEST_S, 1)[0].target == "ops"
+
+
+def test_a_clock_that_is_set_back_holds_nothing_up_for_longer_than_a_pause_may_be() -> None:
+    line = lines()
+    line.put(delivery(0, at=1e9))
+    line.due(1e9, 1)
+    line.done(delivery(0, at=1e9), SendResult("no answer"), 1e9, GIVE_UP_S)
+    assert line.due(5_000.0, 1) == []
+    at = line.next_at()
+    assert at is not None and at <= 5_000.0 + ASKED_MAX_S and line.due(at, 1)

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import base64
+import errno
 import hashlib
 import hmac
 import json
 import socket
 import ssl
+import tempfile
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -22,8 +24,10 @@ from actorgrid.actors.notifications.deliveries import SendResult
 from actorgrid.actors.notifications.destinations import Destination, OperatorFile
 from actorgrid.actors.notifications.mail import send_mail
 from actorgrid.actors.notifications.outgoing import OutgoingMessage
+from actorgrid.actors.notifications.sending import send
 from actorgrid.actors.notifications.signature import key_bytes
 from actorgrid.actors.notifications.webhook import send_webhook
+from actorgrid.configs.notifications_section import NotificationsSection
 from tests.notifications.test_targets import KEY
 
 MESSAGE = OutgoingMessage("a.7.0", "job.failed", 1_700_000_000.0, "job a has failed", {"job_id": "a", "exit_code": 3})
@@ -51,13 +55,14 @@ class ReceiverHandler(BaseHTTPRequestHandler):
         headers = {name.lower(): value for name, value in self.headers.items()}
         self.server.heard.append((self.path, headers, body))
         status = int(self.path.split("/")[1].partition("?")[0])
+        said = f"Cannot POST {self.path} " if "secret" in self.path else "said "
         self.send_response(status)
         if status in (301, 302, 307):
             self.send_header("Location", "http://127.0.0.1:9/")
         if status == 429:
             self.send_header("Retry-After", "17")
         self.end_headers()
-        self.wfile.write(b"said \x1b[31m" + b"x" * 5_000)
+        self.wfile.write(f"{said}\x1b[31m".encode() + b"x" * 5_000)
 
     def log_message(self, *_arguments: Any) -> None:
         pass
@@ -116,6 +121,32 @@ def test_what_a_receiver_answers_is_refused_for_good_or_tried_again(
     result = sent(f"{receiver.url}/{status}")
     assert (result.final, result.wait_s) == (final, wait_s)
     assert f"answers {status}" in result.reason and len(result.reason) <= 480 and "\x1b" not in result.reason
+
+
+def test_an_answer_that_repeats_the_address_gives_nothing_of_it_away(receiver: Receiver) -> None:
+    """As many servers answer 404; what it was refused with is shown to all who may read the job."""
+    said = sent(f"{receiver.url}/404/T0/secret?token=secret").reason
+    assert "answers 404 " in said and "Cannot POST ..." in said and "secret" not in said
+
+
+@pytest.mark.parametrize(
+    ("target", "said"),
+    [("webhook:http://[", "ValueError"), ("webhook:http://a:99999/", "ValueError"), ("mail:a@b.c", "No space left")],
+)
+def test_whatever_is_wrong_with_a_try_is_its_result(
+    target: str, said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whoever leads would fall with it, and each that leads after it."""
+
+    def full(*_args: Any, **_more: Any) -> Any:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(tempfile, "TemporaryFile", full)
+    path = tmp_path / "notifications.yaml"
+    path.write_text("mail_command: ['true']")
+    path.chmod(0o600)
+    result = send(target, MESSAGE, NotificationsSection(), path, "h1")
+    assert said in result.reason and not result.final
 
 
 @pytest.mark.parametrize("status", [301, 302, 307])
@@ -234,10 +265,10 @@ def test_a_certificate_that_nobody_vouches_for_is_not_believed(tmp_path: Path) -
     assert "ca_file" in result.reason
 
 
-def mail(tmp_path: Path, script: str, timeout_s: float = 30.0) -> SendResult:
+def mail(tmp_path: Path, script: str, timeout_s: float = 30.0, to: str = "ann@example.org") -> SendResult:
     command = ("/bin/sh", "-c", script, "mail", "{to}", "{subject}", str(tmp_path / "mail"))
     operator = OperatorFile(mail_command=command, mail_from="cluster@example.org")
-    return send_mail(MESSAGE, Destination(mail_to="ann@example.org"), operator, "h1", timeout_s)
+    return send_mail(MESSAGE, Destination(mail_to=to), operator, "h1", timeout_s)
 
 
 def test_a_mail_goes_to_the_operators_command_whole(tmp_path: Path) -> None:
@@ -246,6 +277,11 @@ def test_a_mail_goes_to_the_operators_command_whole(tmp_path: Path) -> None:
     for line in ("From: cluster@example.org", "To: ann@example.org", "Subject: job a has failed", "exit_code: 3"):
         assert line in text
     assert text.endswith("ann@example.org job a has failed\n")
+
+
+def test_an_address_that_holds_the_word_for_the_subject_stays_as_it_is(tmp_path: Path) -> None:
+    assert mail(tmp_path, 'echo "$1" > "$3"', to="a{subject}@example.org") == SendResult()
+    assert (tmp_path / "mail").read_text() == "a{subject}@example.org\n"
 
 
 def test_a_mail_command_that_fails_hangs_or_is_missing_is_tried_again(tmp_path: Path) -> None:

@@ -70,6 +70,8 @@ def test_an_address_is_shown_by_its_host_alone() -> None:
         == "webhook:https://hooks.example.org:8443"
     )
     assert shown_target("ops") == "ops"
+    for odd in ("webhook:http://[/secret", "webhook:http://a:99999/secret"):
+        assert shown_target(odd) == "webhook:?"
 
 
 @pytest.mark.parametrize(
@@ -97,6 +99,13 @@ def test_an_address_is_shown_by_its_host_alone() -> None:
         "2002:7f00:1::",
         "192.0.2.1",
         "240.0.0.1",
+        "::127.0.0.1",
+        "::ffff:0:127.0.0.1",
+        "fec0::1",
+        "64:ff9b:1::7f00:1",
+        "64:ff9b::a83f:8110",
+        "168.63.129.16",
+        "192.0.0.192",
     ],
 )
 def test_a_user_does_not_reach_what_is_not_the_public_internet(address: str) -> None:

@@ -7,12 +7,15 @@ import secrets
 from time import time
 from typing import Any
 
+from pydantic import ValidationError
+
 from actorgrid.actors.alerts.core import SILENCES_MAX, SilenceRecord
 from actorgrid.actors.alerts.messages import ListAlerts, TestAlert
-from actorgrid.actors.alerts.watch import SILENCES
+from actorgrid.actors.alerts.watch import SILENCES, silence_record
 from actorgrid.actors.gateway.schemas.alerts import (
     AlertsAnswer,
     AlertTested,
+    AlertView,
     SilenceRemoved,
     SilenceRequest,
     SilenceView,
@@ -21,6 +24,7 @@ from actorgrid.actors.gateway.server.route import RequestContext, Route, RouteTa
 from actorgrid.actors.links.messages import AskHosts
 from actorgrid.actors.replication.messages import Mutate, ReadPrefix
 from actorgrid.errors import NotFound, QueueFull, WrongState
+from actorgrid.notification_words import shown_target
 
 ROUTES = RouteTable(Route)
 ASK_S, ASKED_MAX, SHOWN_MAX = 2.0, 1_000, 1_000
@@ -37,22 +41,21 @@ async def get_alerts(call: RequestContext) -> Any:
     told: dict[str, Any] = {}
     if others and call.app.host.enrolment is not None:
         told = await call.ask("links", AskHosts(tuple(others), "alerts", {}, ASK_S), ASK_S + 1)
-    reports = [own, *told.values()]
     names = {
         host_id: str(call.app.ledger.hosts[host_id]["hostname"])
         for host_id in (here, *others)
         if host_id in call.app.ledger.hosts
     }
-    alerts = [each for report in reports for each in report["alerts"]]
-    resolved = [each for report in reports for each in report["resolved"]]
+    alerts = [*own["alerts"], *(each for report in told.values() for each in _views(report, "alerts"))]
+    resolved = [*own["resolved"], *(each for report in told.values() for each in _views(report, "resolved"))]
     alerts.sort(key=lambda each: (each["state"] != "firing", each["severity"] != "critical", each["since"]))
-    problems = {here: own["problem"], **{host_id: report["problem"] for host_id, report in told.items()}}
+    problems = {here: own["problem"], **{host_id: _problem(report) for host_id, report in told.items()}}
     return {
         "alerts": alerts[:SHOWN_MAX],
         "resolved": sorted(resolved, key=lambda each: -float(each["firing_since"] or 0.0))[:SHOWN_MAX],
         "silences": await _silences(call),
         "unheard": [names.get(host_id, host_id) for host_id in others if host_id not in told],
-        "targets": list(call.app.settings.alerts.targets),
+        "targets": [shown_target(each) for each in call.app.settings.alerts.targets],
         "problems": [f"{names.get(host_id, host_id)}: {text}" for host_id, text in problems.items() if text],
     }
 
@@ -102,8 +105,25 @@ async def test_alert(call: RequestContext) -> Any:
     return await call.ask("fault_detector", TestAlert(call.caller), ASK_S)
 
 
-async def _silences(call: RequestContext) -> list[dict[str, Any]]:
+def _views(report: Any, name: str) -> list[dict[str, Any]]:
+    """The alerts of another host's report; what is none is left out, so that one host does not hide those of others."""
+    rows = report.get(name) if isinstance(report, dict) else None
+    found: list[dict[str, Any]] = []
+    for row in rows if isinstance(rows, list) else ():
+        try:
+            found.append(AlertView.model_validate(row).model_dump())
+        except ValidationError:
+            continue
+    return found
+
+
+def _problem(report: Any) -> str:
+    text = report.get("problem") if isinstance(report, dict) else ""
+    return text[:500] if isinstance(text, str) else ""
+
+
+async def _silences(call: RequestContext) -> list[SilenceRecord]:
     found = await call.ask("distributed_state", ReadPrefix(SILENCES, SILENCES_MAX), STATE_S)
     now = time()
-    rows = [each["value"] for each in found if isinstance(each["value"], dict)]
-    return sorted((each for each in rows if each.get("until", 0) > now), key=lambda each: float(each["until"]))
+    rows = [silence for each in found if (silence := silence_record(each["value"]))]
+    return sorted((each for each in rows if each["until"] > now), key=lambda each: each["until"])

@@ -141,6 +141,9 @@ def view_change(kind: str, identity: str, record: Any) -> dict[str, Any]:
         state = "waiting" if record["failed_at"] is None else "failed"
         shown |= {"state": state, "job_id": record["job_id"], "event": record["event"]}
         shown |= {"target": shown_target(record["target"]), "failure": record["failure"]}
+    elif kind == "schedule" and isinstance(record, dict):
+        # Without what its jobs are: the addresses that they tell, their environment.
+        shown |= {"state": "set", "value": {name: value for name, value in record.items() if name != "job"}}
     elif record is None:
         shown["state"] = "released" if kind == "allocation" else "gone"
     else:
