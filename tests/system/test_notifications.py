@@ -92,10 +92,14 @@ def test_what_is_given_up_is_shown_and_cleared(agent: Agent, receiver: Receiver)
     assert agent.cli("alerts", "ack", "NotificationsFail").stdout.endswith(
         "nobody is told of ActorgridNotificationsFail for 24 h 0 min\n"
     )
-    shown = agent.cli_json("alerts")
-    assert [(each["state"], bool(each["silenced_until"])) for each in shown["alerts"]] == [("firing", True)]
-    agent.cli("alerts", "unsilence", shown["silences"][0]["silence_id"])
-    assert agent.cli("alerts", "list", check=False).returncode == 1, "while one fires"
+
+    def silenced() -> bool:  # the host reads silences at its next look
+        shown = agent.cli_json("alerts")["alerts"]
+        return [(each["state"], bool(each["silenced_until"])) for each in shown] == [("firing", True)]
+
+    until(silenced, "it fires, silenced")
+    agent.cli("alerts", "unsilence", agent.cli_json("alerts")["silences"][0]["silence_id"])
+    until(lambda: agent.cli("alerts", "list", check=False).returncode == 1, "it fires, and is not silenced any more")
     listed = agent.client().job(job_id)["notifications"]
     assert [each["state"] for each in listed] == ["failed"]
     assert agent.cli("notifications", "clear", job_id).stdout == "1 forgotten\n"
