@@ -17,7 +17,7 @@ from tests.terminals import seen_on_terminal
 
 from .conftest import Host, Starting, stop_host, until
 
-pytestmark = pytest.mark.timeout(120)
+pytestmark = [pytest.mark.timeout(120), pytest.mark.system]
 
 
 def detach(host: Host, *words: str) -> str:
@@ -282,7 +282,6 @@ def test_tables_have_colours_on_a_terminal_unless_told_otherwise(host: Host) -> 
     assert "\x1b[32m" not in on_terminal(host, "gpus", NO_COLOR="1")
 
 
-@pytest.mark.system
 def test_run_goes_on_through_the_death_of_the_agent(starting: Starting, tmp_path: Path) -> None:
     host = starting()
     script = f"echo a; while [ ! -e {tmp_path}/go ]; do sleep 0.1; done; echo b"
@@ -307,7 +306,6 @@ def test_run_goes_on_through_the_death_of_the_agent(starting: Starting, tmp_path
         follower.communicate()
 
 
-@pytest.mark.system
 def test_up_stops_in_order_at_sigterm(starting: Starting) -> None:
     host = starting("--set", "work.kill_grace_s=0.2")
     job_id = detach(host, "--", "sleep", "60")
@@ -318,7 +316,6 @@ def test_up_stops_in_order_at_sigterm(starting: Starting) -> None:
     assert done.returncode == 5 and "actorgrid up" in done.stderr
 
 
-@pytest.mark.system
 def test_up_prints_a_banner_for_people(tmp_path: Path) -> None:
     process = subprocess.Popen(
         [sys.executable, "-m", "actorgrid", "up", "--port", "0", "--gpus", "4", "--data-dir", str(tmp_path / "host")],

@@ -19,7 +19,7 @@ from tests.processes import is_alive
 
 from .conftest import until
 
-pytestmark = pytest.mark.timeout(120)
+pytestmark = [pytest.mark.timeout(120), pytest.mark.system]
 
 
 @pytest.fixture(scope="module")

@@ -18,7 +18,7 @@ from actorgrid.errors import NotFound, QuotaExceeded
 
 from .conftest import until
 
-pytestmark = pytest.mark.timeout(120)
+pytestmark = [pytest.mark.timeout(120), pytest.mark.system]
 ME = getpass.getuser()
 
 

@@ -17,7 +17,7 @@ import actorgrid
 
 from .conftest import until
 
-pytestmark = pytest.mark.timeout(120)
+pytestmark = [pytest.mark.timeout(120), pytest.mark.system]
 
 
 class Cluster:

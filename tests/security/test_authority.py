@@ -291,6 +291,19 @@ def test_a_request_with_any_byte_changed_is_refused_by_name(at: int, flip: int) 
         check_request(bytes(changed), CLUSTER, HOST, ("10.0.0.1",))
 
 
+def test_a_signature_has_one_spelling() -> None:
+    """With its last bit called unused it verifies as well, where that bit is 0."""
+    signature = b"\1"
+    while signature[-1] & 1:
+        request = make_request(new_private_key(), CLUSTER, HOST, ("10.0.0.1",))
+        signature = x509.load_der_x509_csr(request).signature
+    changed = bytearray(request)
+    changed[-len(signature) - 1] = 1
+    assert x509.load_der_x509_csr(bytes(changed)).is_signature_valid
+    with pytest.raises(CertificateRefused):
+        check_request(bytes(changed), CLUSTER, HOST, ("10.0.0.1",))
+
+
 @given(st.text(max_size=70))
 def test_names_are_either_exact_or_refused(text: str) -> None:
     try:

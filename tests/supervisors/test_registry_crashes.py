@@ -306,6 +306,7 @@ def churners() -> Iterator[list[Churner]]:
         each.kill()
 
 
+@pytest.mark.system
 def test_processes_killed_at_random_leave_nothing_past_their_burial_and_disturb_nobody(
     tmp_path: Path, churners: list[Churner]
 ) -> None:

@@ -43,6 +43,7 @@ class Translation:
             "gpus": gpus,
             "gpu_memory": None,
             "gpu_models": (model,) if model else (),
+            "gpu_profile": None,
             "cpus": float(self.cpus),
             "memory": self._memory(gpus),
             "gang": self.members,
