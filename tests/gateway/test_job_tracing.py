@@ -66,3 +66,10 @@ def test_the_header_of_a_request_is_taken_into_the_job(town: Any) -> None:
     assert reply.status == 201, reply.body
     (job,) = [job for job in town.servers["cluster_manager"].submitted if job["job_id"] == "traced"]
     assert job["traceparent"] == CAME.to_text()
+
+
+def test_what_is_no_traceparent_is_passed_over_in_a_body_too(town: Any) -> None:
+    reply = town.http("POST", "/api/jobs", json={"task_id": "odd", "command": ["true"], "traceparent": "rubbish"})
+    assert reply.status == 201, reply.body
+    (job,) = [job for job in town.servers["cluster_manager"].submitted if job["job_id"] == "odd"]
+    assert "traceparent" not in job

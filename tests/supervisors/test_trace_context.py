@@ -36,9 +36,11 @@ def test_of_a_later_version_what_is_known_is_read() -> None:
         f"00-{TRACE}-{'0' * 16}-01",
         f"00-{TRACE.upper()}-{SPAN}-01",
         f"00-{TRACE}-{SPAN}-01\n",
+        5,
+        [f"00-{TRACE}-{SPAN}-01"],
     ],
 )
-def test_what_is_no_traceparent_is_passed_over(text: str | None) -> None:
+def test_what_is_no_traceparent_is_passed_over(text: object) -> None:
     assert read_traceparent(text) is None and not is_traceparent(text)
 
 

@@ -109,7 +109,7 @@ async def _accept(call: RequestContext, requests: list[TaskRequest]) -> list[Sub
     spans, header = call.app.spans, call.http.headers.get(HEADER)
     parents: dict[str, str] = {}
     began = time()
-    if spans is not None or header is not None:
+    if spans is not None or header is not None or any(each.traceparent for each in requests):
         requests, parents = in_traces(requests, header, spans, call.app.ledger.members)
     jobs = await recorded(call, requests)
     asked = time()
