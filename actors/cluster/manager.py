@@ -529,10 +529,10 @@ class ClusterManager(ResultFinder):
         voters = (await self.call("consensus", Query("status")))["voters"]
         latency: dict[str, Any] = await self._answer_or({}, "gpu_coordinator", LatencyReport(), 2.0)
         allocated = sum(device["allocated_milli"] for device in devices)
+        capacity = sum(device.get("share_milli", 1000) for device in devices)
         readings = [d["utilization_percent"] for d in devices if d["utilization_percent"] is not None]
         now = time()
         self._ended_at = [at for at in self._ended_at if at > now - RATE_WINDOW_S]
-        jobs = counts.get("jobs", counts)
         return {
             "name": self.host.settings.cluster.name,
             **summary_of(known),
@@ -543,16 +543,16 @@ class ClusterManager(ResultFinder):
             "gpu_sources": sorted({device["source"] for device in devices}),
             "gpu_models": sorted({device["model"] for device in devices}),
             "gpu_allocated_milli": allocated,
-            "gpu_capacity_milli": 1000 * len(devices),
+            "gpu_capacity_milli": capacity,
             "binding": short_for(self._ledger, (await self._list(ListJobs((JobState.QUEUED,), 200)))["jobs"]),
-            "jobs": jobs,
+            "jobs": counts.get("jobs", counts),
             "allocations": len(self._ledger.allocations),
             "ledger": {"index": self._ledger.index, "term": self._ledger.term, "epoch": self._ledger.epoch},
             "performance": {
                 "scheduling_latency_us": latency.get("p50_us"),
                 "scheduling_latency_p99_us": latency.get("p99_us"),
                 "commit_latency_ms": counts.get("commit_latency_ms"),
-                "gpu_allocated_percent": allocated / (10 * len(devices)) if devices else None,
+                "gpu_allocated_percent": 100 * allocated / capacity if capacity else None,
                 "gpu_utilization_percent": sum(readings) / len(readings) if readings else None,
                 "cluster_throughput_tasks_per_second": len(self._ended_at) / RATE_WINDOW_S,
                 "active_tasks": len(self._ledger.jobs),

@@ -17,6 +17,7 @@ from actorgrid.actors.ledger.command import cluster_version
 from actorgrid.actors.ledger.commands import GrantLease
 from actorgrid.actors.ledger.commands.jobs import BEHIND_SINCE
 from actorgrid.actors.ledger.record_types import NO_JOB, AllocationRecord
+from actorgrid.actors.ledger.records import share_of
 from actorgrid.demand import Demand
 from actorgrid.errors import (
     ActorGridError,
@@ -102,6 +103,7 @@ class GPUCoordinator(LedgerFollower):
         self._terminations_total: dict[type[Termination], int] = {AttemptPreemption: 0, JobFailure: 0}
         self._lease_waiters: dict[str, tuple[Waiter, Timer]] = {}
         self._kicked = False
+        self._mig_due = False
         self._wake_at: float | None = None
         self._hold_until = 0.0
         self._hold_reason = ""
@@ -131,8 +133,12 @@ class GPUCoordinator(LedgerFollower):
             self._usage.tell_simulated()
             self._core.mirror.set_unhealthy(self._unhealthy())
             self._core.mirror.set_scores(self._registration.sampling.scores())
-            self._mig.look(self._core.leases.waiting())
+            self._look_at_mig()
             self._kick()
+
+    def _look_at_mig(self) -> None:
+        self._mig_due = False
+        self._mig.look(self._core.leases.waiting())
 
     def _health_changed(self, incidents: list[HealthIncident]) -> None:
         """Place nothing new, from now on, on a device that is in trouble."""
@@ -171,8 +177,9 @@ class GPUCoordinator(LedgerFollower):
         for kind, id, record in message.changes:
             if kind == "allocation":
                 self._settle_lease(id)
-            elif kind == "job" and self._mig.concerns(record):
-                self.runtime.after(0.0, lambda: self._mig.look(self._core.leases.waiting()))
+            elif kind == "job" and not self._mig_due and self._mig.concerns(record):
+                self._mig_due = True  # once for all that come with it: each look goes over all that waits
+                self.runtime.after(0.0, self._look_at_mig)
             elif kind == "leader":
                 self._leadership_changed()
             elif kind == "absent":
@@ -475,10 +482,10 @@ class GPUCoordinator(LedgerFollower):
 
     def metrics(self) -> dict[str, float]:
         """The figures of devices, of what is given out of them, of the queue, and of placement latencies."""
-        devices = sum(len(host["devices"]) for host in self._ledger.hosts.values())
+        devices = [device for host in self._ledger.hosts.values() for device in host["devices"]]
         figures = {
-            "gpu_devices": float(devices),
-            "gpu_capacity_milli": 1000.0 * devices,
+            "gpu_devices": float(len(devices)),
+            "gpu_capacity_milli": float(sum(map(share_of, devices))),
             "gpu_allocated_milli": float(sum(milli for milli, _, _ in self._core.records.allocated().values())),
             "gpu_processes_ungranted": float(len(self._watch.users.ungranted)),
             "gpu_overdraws_ended_total": float(self._watch.ended_total),

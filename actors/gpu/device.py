@@ -58,7 +58,7 @@ class Device:
         """The device of a host record; fields of later versions are passed over."""
         found = {known.name: record[known.name] for known in fields(cls) if known.name in record}
         if "profiles" in found:
-            found["profiles"] = tuple(found["profiles"])
+            found["profiles"] = tuple(found["profiles"]) if isinstance(found["profiles"], list | tuple) else ()
         return cls(**found)
 
 

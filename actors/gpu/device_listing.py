@@ -8,6 +8,7 @@ from itertools import islice
 from typing import Any
 
 from actorgrid.actors.ledger.record_types import HostRecord
+from actorgrid.actors.ledger.records import share_of
 from actorgrid.errors import ActorGridError
 from actorgrid.models import DeviceSource, GPUStatus
 from actorgrid.supervisors.server import Server
@@ -105,7 +106,12 @@ def device_rows(
             milli, memory_mib, owners = allocated.get((host_id, device.index), (0, 0, []))
             now = read(host_id, device, milli, memory_mib)
             row = _device_row(host_id, device, now.readings, milli, memory_mib, owners)
-            row |= {"score": now.score, "unfit": unhealthy.get(device.uuid), "health": now.health}
+            row |= {
+                "share_milli": share_of(record),
+                "score": now.score,
+                "unfit": unhealthy.get(device.uuid),
+                "health": now.health,
+            }
             row |= {"health_reason": now.health_reason or None, "last_xid": now.last_xid, "links": now.links}
             rows.append({**row, "facts": now.facts})
     return rows
@@ -138,7 +144,6 @@ def _device_row(
         "memory_allocated_bytes": memory_mib * 2**20,
         "memory_used_bytes": None if used is None else used * 2**20,
         "allocated_milli": milli,
-        "share_milli": device.share_milli,
         "compute_capability": device.compute_capability,
         "pcie_bus_id": device.pcie_bus_id,
         "numa_node": device.numa_node,

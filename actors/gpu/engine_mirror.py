@@ -336,11 +336,13 @@ class EngineMirror:
 
     def _fence_beyond_shares(self) -> None:
         """Hold what a MIG instance is less than a whole device, for as long as this engine lasts."""
-        self._parts = self._short = False
+        self._short = False
+        # Also while an instance that somebody has is not listed any more: its GPU may be, as a whole.
+        self._parts = any(record.get("gpu_parents") for record in self._records.allocations.values())
         views = None
         for id, host in self._records.hosts.items():
             parts = [device for device in host["devices"] if share_of(device) < DEVICE_MILLI]
-            self._parts = self._parts or bool(parts) or any(device.get("cut") for device in host["devices"])
+            self._parts = self._parts or any(device.get("cut") or parent_of(device) for device in host["devices"])
             if not parts:
                 continue
             views = views or {view.name: view for view in self.engine.nodes()}

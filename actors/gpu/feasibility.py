@@ -8,8 +8,9 @@ from collections.abc import Iterable
 from dataclasses import replace
 from functools import lru_cache
 
+from actorgrid.actors.ledger.field_checks import is_whole
 from actorgrid.actors.ledger.record_types import DeviceRecord, HeldAmounts, HostRecord
-from actorgrid.actors.ledger.records import share_of
+from actorgrid.actors.ledger.records import parent_of, profiles_of, share_of
 from actorgrid.demand import KNOWN_MAX, Demand
 from actorgrid.errors import BadRequest, RequestTooLarge, TooManyGpus, UnknownGpuModel
 from actorgrid.hotpath.capacity import GangNeeds, NodeCapacity
@@ -104,7 +105,7 @@ def can_be_cut_for(demand: Demand, device: DeviceRecord) -> bool:
     """Whether *device*'s host cuts it, when it is free, into an instance that will do for *demand*."""
     if demand.gpu_count != 1 or demand.affinity_hard:
         return False
-    return any(is_instance_for(demand, device, profile) for profile in device.get("profiles", ()))
+    return any(is_instance_for(demand, device, profile) for profile in profiles_of(device))
 
 
 def is_instance_for(demand: Demand, device: DeviceRecord, profile: str) -> bool:
@@ -120,7 +121,9 @@ def _whole_model(device: DeviceRecord) -> str:
 def _when_put_together(host: HostRecord) -> HostRecord:
     """*host* with the GPUs that are cut for work alone as whole ones beside their instances: they will be, in time."""
     wholes = {
-        device["parent"]: device for device in host["devices"] if device.get("whole_mib") and device.get("parent")
+        parent_of(device): device
+        for device in host["devices"]
+        if parent_of(device) and device.get("whole_mib") and is_whole(device["whole_mib"])
     }
     if not wholes:
         return host

@@ -85,6 +85,16 @@ class HostRegistration:
         await found
         await self._register()
 
+    @property
+    def registered(self) -> bool:
+        """Whether the ledger knows this host as it is now."""
+        return self._records.registered
+
+    @property
+    def is_telling(self) -> bool:
+        """Whether the ledger is being told of a change."""
+        return self._registering or self._stale
+
     async def until_registered(self, wait_s: float) -> None:
         """Return once the ledger knows this host. Raises HostError when that takes longer."""
         if self._records.registered:

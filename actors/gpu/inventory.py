@@ -196,6 +196,12 @@ class HostInventory:
             return
         asked.probe.set_partitions(uuid, change, what, answered)
 
+    @property
+    def can_cut(self) -> bool:
+        """Whether NVIDIA's library can be asked to cut a GPU, and ``mig_gpus`` is what it told last."""
+        asked = self._asked.get("nvidia")
+        return asked is not None and asked.probe is not None and asked.probe.answers
+
     def mig_gpus(self) -> tuple[MigGpu, ...]:
         """NVIDIA's GPUs that can be cut into MIG instances, as they were listed last."""
         return tuple(gpu for asked in self._asked.values() for gpu in asked.mig)

@@ -10,6 +10,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
+from itertools import islice
+from time import time
 from typing import Any
 
 from actorgrid.actors.ledger.command import cluster_version
@@ -24,7 +26,7 @@ from actorgrid.supervisors.server import Server
 from ..ledger.client import LedgerClient
 from .host_registration import HostRegistration
 from .mig_journal import MigBefore, MigJournal
-from .mig_policy import CutGpu, JoinInstance, OwnParts, WaitingForGpu, next_change
+from .mig_policy import WAITING_MAX, CutGpu, JoinInstance, LeaveGpu, OwnParts, WaitingForGpu, next_change
 from .mig_report import MigGpu
 
 TELL_WAIT_S = 20.0
@@ -204,7 +206,7 @@ class MigControl:
     async def _withhold(self, uuids: Sequence[str]) -> None:
         """Return once the ledger gives out nothing of these, and has not.
 
-        Raises WrongState, NotSupported, CallTimeout.
+        Raises WrongState, NotSupported, CallTimeout, HostError while the ledger does not know this host.
         """
         if cluster_version(self._ledger.members) < PARTS_SINCE:
             raise NotSupported(
@@ -213,6 +215,7 @@ class MigControl:
                 found=f"version {cluster_version(self._ledger.members)} of the ledger",
                 hint="upgrade the others first: actorgrid hosts shows their versions",
             )
+        await self._registration.until_registered(TELL_WAIT_S)  # before, the copy may lack what was granted
         try:
             self._registration.withheld.update(uuids)
             if uuids:
@@ -243,8 +246,11 @@ class MigControl:
     def _is_withheld(self, uuids: Sequence[str]) -> bool:
         own = self._ledger.hosts.get(self._server.host.host_id)
         devices = {} if own is None else {device["uuid"]: device for device in own["devices"]}
-        # One that is not listed is not given out either: with gpus.mig=off, instances are not.
-        return all(uuid not in devices or devices[uuid].get("cut") is True for uuid in uuids)
+        here = {device.uuid for device in self._inventory.devices}
+        # One that is not listed is not given out either: with gpus.mig=off, instances are not. But one that this host
+        # lists and the ledger does not know yet can be given out before it knows that nothing of it may.
+        known = all(devices[uuid].get("cut") is True if uuid in devices else uuid not in here for uuid in uuids)
+        return known and not self._registration.is_telling
 
     def _release(self, uuids: Sequence[str]) -> None:
         if uuids:
@@ -278,8 +284,11 @@ class MigControl:
         gpus, now = self._inventory.mig_gpus(), self._server.runtime.monotonic()
         is_dynamic = self._server.host.settings.gpus.mig == "dynamic"
         own = frozenset(uuid for gpu in gpus for uuid in self._own(gpu))
-        if self._changing or not gpus or not (is_dynamic or own) or now < self._retry_at:
+        left = [gpu for gpu in gpus if gpu.uuid in self._journal.before and not self._own(gpu)]
+        if self._changing or not gpus or not (is_dynamic or own or left) or now < self._retry_at:
             return
+        if not (self._registration.registered and self._inventory.can_cut):
+            return  # who has what, or how the GPUs are, is not known yet, or not any more
         free = {uuid for uuid in own if not self._holders(uuid)}
         self._idle_since = {uuid: self._idle_since.get(uuid, now) for uuid in free}
         host = self._server.host.host_id
@@ -295,20 +304,26 @@ class MigControl:
         change = next_change(
             parts, waiting, ledger.hosts, ledger.allocations.values(), frozenset(ledger.absent), is_dynamic
         )
-        if change is not None:
-            self._server.spawn(self._carry_out(change))
+        if change is not None or left:
+            self._server.spawn(self._carry_out(change or LeaveGpu(left[0].uuid)))
 
     def _cut_and_empty(self, gpus: Sequence[MigGpu]) -> set[str]:
         return {gpu.uuid for gpu in gpus if gpu.enabled and not gpu.instances}
 
     def _jobs_waiting(self) -> list[WaitingForGpu]:
-        return [
+        """The first of those that may start: for one that waits for something else, nothing is cut or held back."""
+        jobs, now = self._ledger.jobs, time()
+        found = (
             WaitingForGpu(id, Demand.of(job["resources"]))
-            for id, job in self._ledger.jobs.items()
-            if job["state"] == JobState.QUEUED and job["resources"].get("gpu_count")
-        ]
+            for id, job in jobs.items()
+            if job["state"] == JobState.QUEUED
+            and job["resources"].get("gpu_count")
+            and job["not_before"] <= now
+            and not any(name in jobs for name in job["depends_on"])
+        )
+        return list(islice(found, WAITING_MAX))
 
-    async def _carry_out(self, change: CutGpu | JoinInstance) -> None:
+    async def _carry_out(self, change: CutGpu | JoinInstance | LeaveGpu) -> None:
         try:
             with self._one_at_a_time():
                 gpu = self._gpu(change.gpu)
@@ -316,7 +331,9 @@ class MigControl:
                     await self._destroy(gpu, change.instance)
                     self.joined_total += 1
                     self._server.log.info("instance %s was put back into its GPU: nobody has it", change.instance)
-                elif self._journal.keep(gpu.uuid, self._journal.before.get(gpu.uuid) or _as_it_is(gpu)):
+                elif isinstance(change, LeaveGpu):
+                    await self._leave(gpu)
+                elif self._journal.keep(gpu.uuid, self._before(gpu)):
                     made = await self._create(gpu, change.profile)
                     self.cut_total += 1
                     self._server.log.info("instance %s, %s, was made for work that waits", made, change.profile)
@@ -328,13 +345,30 @@ class MigControl:
             self.refused = str(error)
             self._forget_untouched(change.gpu)
 
+    async def _leave(self, gpu: MigGpu) -> None:
+        """Have a GPU be as it was before it was cut for work, and forget that: a crash, or a refusal, came between."""
+        before = self._journal.before.get(gpu.uuid)
+        if before is not None and gpu.enabled and not before.enabled and not gpu.instances:
+            await self._withhold([gpu.uuid])
+            try:
+                await self._ask(gpu.uuid, "mode", "off")
+            finally:
+                self._release([gpu.uuid])
+        self._journal.forget(gpu.uuid)
+
+    def _before(self, gpu: MigGpu) -> MigBefore:
+        """How *gpu* was before it was first cut, without the instances that are gone: drivers give a UUID again."""
+        there = tuple(each.uuid for each in gpu.instances)
+        before = self._journal.before.get(gpu.uuid)
+        if before is None:
+            return MigBefore(gpu.enabled, there)
+        return replace(before, kept=tuple(each for each in before.kept if each in there))
+
     def _forget_untouched(self, uuid: str) -> None:
-        """Take back the note of a GPU in which nothing was made after all."""
+        """Take back the note of a GPU in which nothing was made after all, as far as that is known."""
+        if not self._inventory.can_cut:
+            return  # its probe was lost meanwhile: what the driver did of it, the next one tells
         gpu = next((each for each in self._inventory.mig_gpus() if each.uuid == uuid), None)
         before = self._journal.before.get(uuid)
         if gpu is not None and before is not None and gpu.enabled == before.enabled and not self._own(gpu):
             self._journal.forget(uuid)
-
-
-def _as_it_is(gpu: MigGpu) -> MigBefore:
-    return MigBefore(gpu.enabled, tuple(each.uuid for each in gpu.instances))

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from hashlib import blake2b
 
 from actorgrid.actors.ledger.record_types import AllocationRecord, HostRecord
-from actorgrid.actors.ledger.records import share_of
+from actorgrid.actors.ledger.records import profiles_of, share_of
 from actorgrid.demand import Demand
 
 from .device import answers_to
@@ -39,6 +39,13 @@ class JoinInstance:
 
     gpu: str
     instance: str
+
+
+@dataclass(frozen=True, slots=True)
+class LeaveGpu:
+    """The decision to leave a GPU as it was before it was cut: of what was made in it for work, nothing is there."""
+
+    gpu: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,11 +88,13 @@ def next_change(
     unserved = _unserved(queue, there, held)
     in_the_way = any(each.demand.gpu_count and not each.wants_instance for each in queue)
     for each in unserved if is_dynamic else ():
-        able = {id for id, host in there.items() if _can_cut(each.demand, host, held)}
+        able = {id for id, host in there.items() if _may_be_on(each.demand, id) and _can_cut(each.demand, host, held)}
         mine = [
             CutGpu(gpu.uuid, profile)
             for gpu in parts.gpus
-            if (profile := _profile_for(each.demand, gpu)) and _is_open(parts, gpu, held)
+            if _may_be_on(each.demand, parts.host_id)
+            and (profile := _profile_for(each.demand, gpu))
+            and _is_open(parts, gpu, held)
         ]
         in_the_way = in_the_way or not (mine or able)
         if mine and parts.host_id == min(able | {parts.host_id}, key=lambda id: _order(each.id, id)):
@@ -118,7 +127,7 @@ def _unserved(
             continue
         for place, host in free.items():
             usable = {device["uuid"]: share_of(device) for device in usable_devices(each.demand, host)}
-            if usable.get(place[1], 0) >= each.demand.gpu_milli:
+            if _may_be_on(each.demand, place[0]) and usable.get(place[1], 0) >= each.demand.gpu_milli:
                 del free[place]
                 break
         else:
@@ -126,9 +135,13 @@ def _unserved(
     return found
 
 
+def _may_be_on(demand: Demand, host_id: str) -> bool:
+    return not demand.hosts or host_id in demand.hosts
+
+
 def _can_cut(demand: Demand, host: HostRecord, held: Collection[tuple[str, str]]) -> bool:
     return any(
-        any(is_instance_for(demand, device, profile) for profile in device.get("profiles", ()))
+        any(is_instance_for(demand, device, profile) for profile in profiles_of(device))
         and (host["host_id"], device["uuid"]) not in held
         and not device.get("parent")
         and (not device.get("unfit") or device.get("cut") is True)

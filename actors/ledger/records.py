@@ -166,6 +166,12 @@ def parent_of(device: DeviceRecord) -> str:
     return parent if isinstance(parent, str) else ""
 
 
+def profiles_of(device: DeviceRecord) -> list[str]:
+    """The instances that *device* is cut into when work asks for one, as ``parent_of`` reads."""
+    told: object = device.get("profiles")
+    return [each for each in told if isinstance(each, str)] if isinstance(told, list) else []
+
+
 def share_of(device: DeviceRecord) -> int:
     """How much *device* is of a whole one, in thousandths."""
     share = device.get("share_milli", DEVICE_MILLI)

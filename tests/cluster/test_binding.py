@@ -70,3 +70,9 @@ def test_what_most_wait_for_is_named() -> None:
     assert found is not None and (found.resource, found.waiting) == ("memory_mib", 3)
     found = binding(room, [asks(cpu=100)] * 4, 20_000)
     assert found is not None and found.waiting == 20_000
+
+
+def test_an_instance_counts_as_the_part_of_a_gpu_that_it_is() -> None:
+    parts: Any = [{"index": n, "memory_mib": 40_448, "parent": "GPU-a", "share_milli": 428} for n in range(2)]
+    host: Any = {**HOST, "devices": parts}
+    assert resource_use([host], []).capacity["gpu_milli"] == 856

@@ -177,3 +177,42 @@ def test_the_guard_itself_refuses_a_gpu_twice() -> None:
     give(0, 1000)
     with pytest.raises(Overcommit, match="cut into instances, or is about to be"):
         give(3, 1)
+
+
+def test_a_gpu_whose_instance_vanished_under_its_work_is_not_proposed_as_a_whole(rig: Rig) -> None:
+    record = dict(rig.node.request("consensus", Query("hosts", {}))["hosts"][0])
+    whole, *others = record["devices"]
+    part = {**whole, "uuid": "MIG-0", "index": 20, "model": f"{whole['model']} MIG 3g.40gb", "parent": whole["uuid"],
+            "share_milli": 428}  # fmt: skip
+    kept = ("host_id", "incarnation", "boot_id", "cpu_milli", "memory_mib", "hostname", "state")
+    facts = {name: record[name] for name in kept if name in record}
+    rig.propose(RegisterHost({**facts, "devices": [part, *others]}))  # type: ignore[typeddict-item]
+    submit(rig, "a", gpu_profile="3g.40gb")
+    rig.wait_placed("a")
+    rig.propose(RegisterHost({**facts, "devices": record["devices"]}))  # type: ignore[typeddict-item]
+    for number in range(8):
+        rig.submit(f"w{number}", gpus=1)
+    rig.until(lambda: len(rig.allocations()) == 8, "seven whole ones beside it")
+    rig.settle()
+    assert rig.coordinator.metrics()["grants_refused_total"] == 0
+    rig.end("a")
+    rig.until(lambda: all(rig.state(f"w{number}") == "placed" for number in range(8)), "the last one")
+
+
+def test_what_nobody_checked_in_records_of_before_is_not_trusted() -> None:
+    from actorgrid.actors.gpu.device_listing import NOT_ASKED, device_rows
+    from actorgrid.actors.gpu.feasibility import check_feasible
+    from actorgrid.actors.gpu.mig_policy import OwnParts, WaitingForGpu, next_change
+
+    odd = {"profiles": 5, "whole_mib": "x", "parent": ["x"], "share_milli": "much", "cut": 1}
+    device = {"uuid": "GPU-a", "index": 0, "memory_mib": 81_559, "model": "H100", "vendor": "x", "source": "probed"}
+    hosts: Any = {
+        id: {"host_id": id, "state": "up", "cpu_milli": 1000, "memory_mib": 1000, "devices": [{**device, **more}]}
+        for id, more in (("a", odd), ("b", {**odd, "profiles": [5], "parent": "GPU-x"}))
+    }
+    demand = Demand(gpu_count=1, gpu_milli=428, gpu_models=("MIG 3g.40gb",))
+    with pytest.raises(UnknownGpuModel):
+        check_feasible(demand, hosts.values())
+    parts = OwnParts("a", (), (), (), {})
+    assert next_change(parts, [WaitingForGpu("j", demand)], hosts, (), (), True) is None
+    assert [row["share_milli"] for row in device_rows(hosts, {}, {}, lambda *_: NOT_ASKED)] == [1000, 1000]

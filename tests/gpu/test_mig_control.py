@@ -173,3 +173,81 @@ def test_one_host_of_several_is_chosen_by_all_alike() -> None:
         ]
         (cut,) = [each for each in chosen if each is not None]
         assert isinstance(cut, CutGpu)
+        demand = Demand(gpu_count=1, gpu_milli=428, gpu_models=("MIG 3g.40gb",), hosts=("b",))
+        tied = [
+            next_change(
+                OwnParts(id, (MigGpu(f"GPU-{id}", "H100", 81_559, None, False, False, (), (profile,)),), (), (), {}),
+                *([WaitingForGpu(f"job{number}", demand)], hosts, (), (), True),
+            )
+            for id in hosts
+        ]
+        assert tied == [None, CutGpu("GPU-b", "3g.40gb"), None], "the one host that it may be on"
+
+
+def test_a_gpu_that_was_made_ready_and_not_cut_is_whole_again_after_the_next_start(
+    nvml: StubDriver, make_rig: MakeRig
+) -> None:
+    nvml.add_gpu(0, mig_mode=1)
+    rig = make_rig("auto", probe_interval_s=0.5)
+    rig.host.paths.mig_gpus_file.write_text(json.dumps({GPU[0]: {"enabled": False, "kept": []}}))
+    rig.up()
+    rig.until(lambda: mode(nvml) == "0", "MIG to be off as it was")
+    rig.until(lambda: rig.coordinator.status()["mig"]["before"] == {}, "the note to be gone")
+    rig.submit("w", gpus=1)
+    rig.wait_placed("w")
+
+
+def test_a_library_that_dies_under_the_cut_leaves_the_note_of_how_the_gpu_was(nvml: StubDriver, dynamic: Rig) -> None:
+    nvml.fault("nvmlSystemGetDriverVersion", "abort")  # asked for with the list, when the mode is set already
+    submit(dynamic, "a", gpu_profile="3g.40gb")
+    dynamic.until(lambda: "ended before" in dynamic.coordinator.status()["mig"]["refused"], "its probe to be lost")
+    nvml.fault("nvmlSystemGetDriverVersion", None)
+    dynamic.wait_placed("a")
+    noted = json.loads(dynamic.host.paths.mig_gpus_file.read_text())
+    (parent,) = dynamic.allocations()["a.1"]["gpu_parents"]
+    assert noted[parent] == {"enabled": False, "kept": []}
+
+
+def test_a_uuid_that_the_driver_gives_again_is_not_the_operators_any_more(nvml: StubDriver, dynamic: Rig) -> None:
+    submit(dynamic, "a", gpu_profile="3g.40gb")
+    dynamic.wait_placed("a")
+    (gpu,) = dynamic.allocations()["a.1"]["gpu_parents"]
+    dynamic.until(lambda: not dynamic.coordinator.status()["mig"]["changing"], "the change to be over")
+    made = dynamic.ask(CreateMig(gpu, "4g.40gb"))
+    dynamic.ask(DestroyMig(made))
+    submit(dynamic, "b", gpu_profile="4g.40gb")
+    dynamic.wait_placed("b")
+    assert held(dynamic)["b"] == [made], "drivers name an instance by its place"
+    rows = [each for row in dynamic.ask(MigGpus()) for each in row["instances"]]
+    assert [each["made_for_work"] for each in rows] == [True, True]
+
+
+def test_nothing_is_cut_or_joined_before_the_ledger_has_been_heard(nvml: StubDriver, make_rig: MakeRig) -> None:
+    nvml.add_gpu(0, mig=1)
+    nvml.put({"0.mig.0.profile": "3g.40gb", "0.mig.0.mib": 40_448, "0.mig.0.uuid": "MIG-0"})
+    rig = make_rig("auto", probe_interval_s=3600)
+    rig.host.paths.mig_gpus_file.write_text(json.dumps({GPU[0]: {"enabled": False, "kept": []}}))
+    rig.start_coordinator()  # and no ledger: somebody may have the instance
+    rig.until(lambda: bool(rig.coordinator._registration.inventory.devices), "the devices")
+    rig.coordinator._mig.look()
+    assert rig.coordinator.status()["mig"]["changing"] is False
+    assert not rig.coordinator._mig._is_withheld(["MIG-0"]), "listed here, and the ledger has not been told"
+
+
+def test_one_look_is_for_all_that_comes_together_and_for_what_may_start(
+    nvml: StubDriver, make_rig: MakeRig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    nvml.add_gpu(0)
+    rig = make_rig("auto", probe_interval_s=3600, mig="dynamic").up()
+    rig.submit("first")
+    looks: list[int] = []
+    monkeypatch.setattr(rig.coordinator._mig, "look", lambda _leases: looks.append(1))
+    wish: Any = {"gpus": 0.142, "gpu_models": ["MIG 1g.10gb"]}
+    rig.submit(*(f"j{number}" for number in range(20)), depends_on=["first"], **wish)
+    rig.until(lambda: bool(looks), "a look")
+    rig.settle()
+    assert len(looks) == 1
+    assert rig.coordinator._mig._jobs_waiting() == [], "none of them may start yet"
+    rig.end("first")
+    rig.settle()
+    assert len(rig.coordinator._mig._jobs_waiting()) == 20

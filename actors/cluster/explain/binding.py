@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from actorgrid.actors.ledger.record_types import AllocationRecord, HostRecord, JobRecord, ResourcesRecord
+from actorgrid.actors.ledger.records import share_of
 from actorgrid.amounts import counted, mebibytes
 from actorgrid.models import JobState
 
@@ -82,7 +83,7 @@ def resource_use(hosts: Iterable[HostRecord], allocations: Iterable[AllocationRe
     for host in hosts:
         ids.add(host["host_id"])
         devices = host.get("devices", ())
-        capacity["gpu_milli"] += 1000 * len(devices)
+        capacity["gpu_milli"] += sum(map(share_of, devices))
         capacity["gpu_memory_mib"] += sum(int(device["memory_mib"]) for device in devices)
         capacity["cpu_milli"] += int(host["cpu_milli"])
         capacity["memory_mib"] += int(host["memory_mib"])
