@@ -41,7 +41,7 @@ def checked_bytes(source: BinaryIO, kind: ArchiveKind) -> int:
         name = info.filename.rstrip("/")
         parts = name.split("/")
         wrong = name.startswith("/") or "\\" in name or "\0" in name or any(part in ("", ".", "..") for part in parts)
-        if wrong or name in names or len(info.filename.encode("utf-8", "replace")) > PATH_BYTES_MAX:
+        if wrong or name in names or len(name.encode("utf-8", "replace")) > PATH_BYTES_MAX:
             raise MalformedBody(f"the {kind.words} holds a path that is not taken", asked=ascii(name)[:200])
         if stat.S_IFMT(info.external_attr >> 16) not in (0, stat.S_IFREG, stat.S_IFDIR, stat.S_IFLNK):
             raise MalformedBody(f"the {kind.words} holds what is no file, folder or link", asked=ascii(name)[:200])

@@ -10,7 +10,6 @@ Bounds: one copy at a time for each attempt; a file that waits, and the job's la
 from __future__ import annotations
 
 import os
-import stat
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,11 +21,20 @@ from actorgrid.actors.ledger.commands import CheckpointAttempt
 from actorgrid.actors.ledger.record_types import JobRecord
 from actorgrid.checkpoints import CHECKPOINT_BYTES_MAX, HEAD_BYTES, head_of
 from actorgrid.digests import is_digest
-from actorgrid.errors import ActorGridError, BadRequest, BodyTooLarge, LedgerRefused, NotARegularFile, StorageError
+from actorgrid.errors import (
+    ActorGridError,
+    BadRequest,
+    BodyTooLarge,
+    LedgerRefused,
+    MalformedBody,
+    NotARegularFile,
+    StorageError,
+)
 from actorgrid.job_outcome import FINAL_STATES
 from actorgrid.supervisors.server import Server
 
 from ..links.messages import SpreadBlobs
+from .checkpoint_spec import check_head
 from .checkpoint_spool import SpoolAnswer, name_of, remove, tell, waiting
 from .file_threads import FileThreads
 from .live_attempt import LiveAttempt
@@ -64,6 +72,7 @@ class CheckpointKeeper:
         self._threads = FileThreads(server.runtime)
         self._following: set[str] = set()
         self._copied: dict[str, _Copied] = {}
+        self._settled: dict[str, int] = {}  # of attempts, the last that was entered or refused: it may not go away
         self._named: dict[str, str] = {}  # of jobs that live, the digest of the last one
 
     # -- what attempts leave
@@ -94,20 +103,23 @@ class CheckpointKeeper:
                 break
             await self._server.sleep(AGAIN_S)
         self._copied.pop(attempt_id, None)
+        self._settled.pop(attempt_id, None)
         remove(attempt.directory.path)  # nobody takes it any more
 
     async def _take(self, attempt: LiveAttempt) -> bool:
         """Enter the newest that waits; ``False`` when that has to be tried again."""
         folder, attempt_id = attempt.directory.path, attempt.directory.attempt_id
-        numbers = waiting(folder)
+        numbers = [number for number in waiting(folder) if number > self._settled.get(attempt_id, 0)]
         if not numbers:
             return True
         number, error = numbers[-1], None
         copied = self._copied.get(attempt_id)
+        blobs = self._server.host.paths.blobs_dir
         try:
-            if copied is None or copied.number != number:
-                if copied is not None and not copied.offered:
-                    self._drop(self._server.host.paths.blobs_dir / copied.digest)
+            # Looked at each time: without a majority for hours, a sweep takes what no job names.
+            if copied is None or copied.number != number or not BlobStore(blobs).has(copied.digest):
+                if copied is not None and copied.number != number and not copied.offered:
+                    self._drop(blobs / copied.digest)
                 copied = await self._threads.run(lambda: self._copy(folder, attempt_id, number))
                 self._copied[attempt_id] = copied
             if self._server.host.enrolment is not None:
@@ -128,17 +140,25 @@ class CheckpointKeeper:
             return False
         try:
             tell(folder, SpoolAnswer(number, 0 if copied is None else copied.size_bytes, error))
-            remove(folder, number)
         except (OSError, NotARegularFile) as failure:
             self._server.log.warning(
                 "what became of checkpoint %d of %s cannot be told: %s", number, attempt_id, failure
             )
-            remove(folder, number)
+        remove(folder, number)
+        self._settled[attempt_id] = number
         self._copied.pop(attempt_id, None)
         return True
 
     def _copy(self, folder: Path, attempt_id: str, number: int) -> _Copied:
         """Copy a checkpoint among the payloads. Raises FileNotFoundError, BodyTooLarge, DiskFull, StorageError, ..."""
+        try:
+            return self._copied_from(folder, attempt_id, number)
+        except FileNotFoundError:
+            raise
+        except OSError as error:  # the work can take our rights to it away
+            raise StorageError(f"the checkpoint cannot be read: {error.strerror}", asked=name_of(number)) from error
+
+    def _copied_from(self, folder: Path, attempt_id: str, number: int) -> _Copied:
         store = BlobStore(self._server.host.paths.blobs_dir)
         with open_to_read(folder, name_of(number)) as descriptor:
             size_bytes = os.fstat(descriptor).st_size
@@ -161,20 +181,25 @@ class CheckpointKeeper:
         self._named = {job_id: job["checkpoint_digest"] for job_id, job in jobs.items() if "checkpoint_digest" in job}
 
     def job_changed(self, job: JobRecord) -> None:
-        """Drop the file of the checkpoint before, where the job has a later one: nobody else names it."""
+        """Drop the file of the checkpoint before, where the job has a later one: nobody else names it.
+
+        Unless it is none of this job's: a host can have entered the digest of any payload.
+        """
         job_id = job["job_id"]
         digest = job.get("checkpoint_digest")
         before = self._named.get(job_id)
         if before is not None and before != digest and is_digest(before):
-            self._drop(self._server.host.paths.blobs_dir / before)
+            self._drop(self._server.host.paths.blobs_dir / before, of_job=job_id)
         if digest is not None and job["state"] not in FINAL_STATES:
             self._named[job_id] = digest
         else:
             self._named.pop(job_id, None)  # its file goes as all payloads of jobs that are over
 
-    def _drop(self, path: Path) -> None:
+    def _drop(self, path: Path, of_job: str | None = None) -> None:
         try:
-            if stat.S_ISREG(os.lstat(path).st_mode):
-                path.unlink()
-        except OSError:
-            return  # this host never had it
+            if of_job is not None:
+                with open_to_read(path.parent, path.name) as descriptor:
+                    check_head(os.read(descriptor, HEAD_BYTES), of_job)
+            path.unlink()
+        except (OSError, NotARegularFile, MalformedBody):
+            return  # this host never had it, or it is something else

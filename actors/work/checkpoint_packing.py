@@ -11,7 +11,7 @@ import hashlib
 import os
 import stat
 import zipfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import BinaryIO, NamedTuple
 
@@ -24,6 +24,8 @@ from .archives import ArchiveKind
 
 PACKED = ArchiveKind("checkpoint", FILES_MAX, CHECKPOINT_BYTES_MAX)
 DEPTH_MAX = 64
+HOPS_MAX = 40
+"""Links on one way, as the kernel follows."""
 PIECE_BYTES = 1 << 20
 _EPOCH = (1980, 1, 1, 0, 0, 0)
 _FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
@@ -75,26 +77,68 @@ def list_directory(folder: Path) -> DirectoryListing:
     try:
         for entry in _walk(top, "", 0):
             kind = stat.S_IFMT(entry.mode)
-            is_out = kind == stat.S_IFLNK and leads_out(entry.path, entry.target)
+            is_out = kind == stat.S_IFLNK and not _is_taken(entry)
             if kind not in (stat.S_IFREG, stat.S_IFDIR, stat.S_IFLNK) or is_out:
                 left_out.append(entry.path)
-                continue
-            entries.append(entry)
-            size_bytes += entry.size_bytes
-            if len(entries) > FILES_MAX or size_bytes > CHECKPOINT_BYTES_MAX:
+            else:
+                entries.append(entry)
+                size_bytes += entry.size_bytes
+            if len(entries) + len(left_out) > FILES_MAX or size_bytes > CHECKPOINT_BYTES_MAX:
                 raise BodyTooLarge(
                     "the directory is too large for a checkpoint",
                     asked=f"at most {FILES_MAX} files and {CHECKPOINT_BYTES_MAX} bytes",
-                    found=f"{len(entries)} files and {size_bytes} bytes up to {entry.path[:200]}",
+                    found=f"{len(entries) + len(left_out)} files and {size_bytes} bytes up to {entry.path[:200]}",
                     hint="remove old files there once newer ones are whole; a sparse file counts with its length",
                 )
     finally:
         os.close(top)
-    return DirectoryListing(tuple(sorted(entries)), tuple(left_out[:5]))
+    # What cannot be unpacked must not be packed: it would be what every later attempt fails with.
+    links = {entry.path: entry.target for entry in entries if stat.S_ISLNK(entry.mode)}
+    out = {path for path in links if _escapes(path, links)}
+    left_out += sorted(out)
+    return DirectoryListing(tuple(sorted(each for each in entries if each.path not in out)), tuple(left_out[:5]))
+
+
+def _is_taken(link: PackedEntry) -> bool:
+    """Whether whoever unpacks takes a link, going by its text."""
+    try:
+        return len(link.target.encode()) <= PATH_BYTES_MAX and not leads_out(link.path, link.target)
+    except UnicodeEncodeError:
+        return False
+
+
+def _escapes(path: str, links: Mapping[str, str]) -> bool:
+    """Whether following a link leads out by way of other links, or to no end."""
+    at: list[str] = []
+    ahead = path.split("/")[::-1]
+    hops = 0
+    while ahead:
+        part = ahead.pop()
+        if part in ("", "."):
+            continue
+        if part == "..":
+            if not at:
+                return True
+            at.pop()
+            continue
+        at.append(part)
+        target = links.get("/".join(at))
+        if target is not None:
+            hops += 1
+            if hops > HOPS_MAX:
+                return True
+            at.pop()
+            ahead += target.split("/")[::-1]
+    return False
 
 
 def _walk(within: int, under: str, depth: int) -> Iterator[PackedEntry]:
-    for name in os.listdir(within):
+    with os.scandir(within) as found:  # one after another: there may be millions
+        yield from _walk_names((each.name for each in found), within, under, depth)
+
+
+def _walk_names(names: Iterator[str], within: int, under: str, depth: int) -> Iterator[PackedEntry]:
+    for name in names:
         path = f"{under}/{name}" if under else name
         if name.endswith(UNFINISHED) or path == READY_MARK:
             continue

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import errno
 import os
+import secrets
 from pathlib import Path
 
-from actorgrid.actors.ledger.attempt_ids import job_of
+from actorgrid.actors.ledger.attempt_ids import attempt_of, job_of, rank_of
 from actorgrid.actors.ledger.record_types import JobRecord
 from actorgrid.checkpoints import (
     HEAD_BYTES,
@@ -23,6 +24,8 @@ from .attempt_dir import AttemptDir, is_id
 from .checkpoint_packing import PACKED
 from .checkpoint_spool import DIRECTORY, UNPACKING
 from .work_records import WorkSpec
+
+LINK_TRIES = 100
 
 
 def add_checkpoint(spec: WorkSpec, job: JobRecord, paths: HostPaths, rank: int | None) -> None:
@@ -91,14 +94,43 @@ def check_head(head: bytes, job_id: str) -> None:
 
 
 def _link(link: Path, folder: Path) -> None:
+    """Make the link; where members of a gang share a directory, it is that of rank 0, whose files are kept."""
     link.parent.mkdir(parents=True, exist_ok=True)
-    for _ in range(2):
+    for _ in range(LINK_TRIES):
         try:
             link.symlink_to(folder)
             return
         except FileExistsError:
+            if rank_of(folder.parent.name) and _is_of_same_attempt(link, folder):
+                return
             _make_way(link, folder)
     raise WrongState("another job takes the place of the checkpoint directory just now", asked=str(link))
+
+
+def _is_of_same_attempt(link: Path, folder: Path) -> bool:
+    try:
+        before = Path(os.readlink(link))
+    except OSError:
+        return False
+    return before.name == DIRECTORY and attempt_of(before.parent.name) == attempt_of(folder.parent.name)
+
+
+def _remove_former(link: Path, folder: Path) -> None:
+    """Remove a link of the same job, but not that of rank 0, which may have taken its place just now."""
+    aside = link.with_name(f".{link.name[:64]}.{secrets.token_hex(8)}")
+    try:
+        link.rename(aside)
+    except FileNotFoundError:
+        return
+    try:
+        taken = Path(os.readlink(aside))
+    except OSError:
+        aside.rename(link)  # no link any more: whose it is, the next look says
+        return
+    if rank_of(folder.parent.name) and rank_of(taken.parent.name) == 0 and _is_of_same_attempt(aside, folder):
+        aside.rename(link)
+    else:
+        aside.unlink(missing_ok=True)
 
 
 def _make_way(link: Path, folder: Path) -> None:
@@ -114,7 +146,7 @@ def _make_way(link: Path, folder: Path) -> None:
     attempts_dir = folder.parent.parent
     attempt_id = before.parent.name
     if before.name == DIRECTORY and is_id(attempt_id) and job_of(attempt_id) == job_of(folder.parent.name):
-        link.unlink(missing_ok=True)  # of an attempt before, also on another host whose files are seen here
+        _remove_former(link, folder)  # of an attempt before, also on another host whose files are seen here
         return
     if before.name != DIRECTORY or before.parent.parent != attempts_dir or not is_id(attempt_id):
         raise WrongState(

@@ -12,12 +12,13 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Callable
+from itertools import islice
 from pathlib import Path
 from typing import BinaryIO, NamedTuple, cast
 
 import msgpack
 
-from actorgrid.actors.files.untrusted_files import open_to_write, read_whole
+from actorgrid.actors.files.untrusted_files import open_to_write, read_whole, remove_tree
 from actorgrid.errors import ErrorRecord, NotARegularFile
 
 from .attempt_dir import write_whole
@@ -26,6 +27,8 @@ DIRECTORY, UNPACKING = "checkpoint", "checkpoint.unpacking"
 DRAFT = "checkpoint.draft"
 TOLD = "checkpoint.told"
 TOLD_BYTES_MAX = 64 * 1024
+LOOKED_AT_MAX = 1_000
+"""How many names of the folder are looked at: there are a few, and work that puts more there holds up nobody."""
 _NEW = re.compile(r"checkpoint-([1-9][0-9]{0,8})\.new")
 
 
@@ -46,7 +49,8 @@ def name_of(number: int) -> str:
 def waiting(folder: Path) -> list[int]:
     """The numbers of the checkpoints that wait, the newest last."""
     try:
-        found = [_NEW.fullmatch(name) for name in os.listdir(folder)]
+        with os.scandir(folder) as entries:
+            found = [_NEW.fullmatch(entry.name) for entry in islice(entries, LOOKED_AT_MAX)]
     except OSError:
         return []
     return sorted(int(each[1]) for each in found if each is not None)
@@ -71,10 +75,16 @@ def leave(folder: Path, number: int, write: Callable[[BinaryIO], object]) -> Non
 
 
 def remove(folder: Path, up_to: int | None = None) -> None:
-    """Remove those that wait, up to that number."""
+    """Remove those that wait, up to that number, as far as the work lets us."""
     for number in waiting(folder):
         if up_to is None or number <= up_to:
-            (folder / name_of(number)).unlink(missing_ok=True)
+            path = folder / name_of(number)
+            try:
+                path.unlink(missing_ok=True)
+            except IsADirectoryError:
+                remove_tree(path)
+            except OSError:
+                continue
 
 
 def tell(folder: Path, answer: SpoolAnswer) -> None:

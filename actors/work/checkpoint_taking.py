@@ -21,7 +21,7 @@ from actorgrid.checkpoints import READY_MARK
 from actorgrid.errors import ActorGridError, NotARegularFile
 
 from .checkpoint_packing import ChangedMeanwhile, list_directory, pack
-from .checkpoint_spool import leave
+from .checkpoint_spool import leave, told
 from .linux import close_all_but, die_with_parent
 from .process_tree import own_rss_bytes, send
 from .work_records import CheckpointSpec
@@ -45,6 +45,8 @@ class CheckpointTaker:
         self._directory = Path(spec["folder"])
         self._number = 0
         self._last = ""  # the digest of the listing of the last one
+        self._last_number = 0
+        self._is_owed = False  # what lay there when it was due is in none that counts
         self._mark: tuple[int, int] | None = None
         self._mark_due: tuple[int, int] | None = None
         self._look_at = 0.0
@@ -95,8 +97,9 @@ class CheckpointTaker:
             send(self._packer, signal.SIGKILL)
             _, status = os.waitpid(self._packer, 0)
             self.child_ended(self._packer, status)
+        self._hear()
         code, mark = _UNCHANGED, self._read_mark()
-        is_due = self._spec["every_s"] or (mark is not None and mark != self._mark)
+        is_due = self._spec["every_s"] or self._is_owed or (mark is not None and mark != self._mark)
         if not has_succeeded and is_due and self._directory.is_dir():
             self._number += 1
             code, _ = self._take()
@@ -119,7 +122,15 @@ class CheckpointTaker:
             return None
         return (facts.st_ino, facts.st_mtime_ns) if stat.S_ISREG(facts.st_mode) else None
 
+    def _hear(self) -> None:
+        """Hear what became of the last one: when it was refused, as by a full disk, it is to be taken again."""
+        answer = told(self._folder)
+        if answer is not None and answer.error is not None and 0 < self._last_number <= answer.number:
+            self._last, self._last_number, self._is_owed = "", 0, True
+            self._say(f"number {answer.number} is not kept: {answer.error.get('message', '')}")
+
     def _begin(self) -> None:
+        self._hear()
         shim_pid = os.getpid()
         self._number += 1  # whatever comes of it: a file of that number may be left though its packer is killed
         self._said, say = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
@@ -183,8 +194,11 @@ class CheckpointTaker:
         self._mark = self._mark_due or self._mark
         self._mark_due = None
         self._next_at = now + (self._spec["every_s"] or float("inf"))
+        self._is_owed = code not in (_TAKEN, _UNCHANGED)
         if code in (_TAKEN, _UNCHANGED):
             self._last = digest
+        if code == _TAKEN:
+            self._last_number = self._number
 
     def _say(self, why: str) -> None:
         """Say it where the work's owner looks."""

@@ -133,7 +133,7 @@ def collect(
     into.mkdir(mode=0o700, parents=True)
     copy, missing, problem = _Copy(into, bytes_max, moves), [], ""
     for path in wanted:
-        source = elsewhere.get(path) or Path(cwd) / path
+        source = _source(cwd, path, elsewhere)
         try:
             copy.take(source, path)
         except (FileNotFoundError, NotADirectoryError):
@@ -174,6 +174,13 @@ def collect_wanted(
         os.write(stderr, "".join(f"[actorgrid] {line}\n" for line in said).encode("utf-8", "replace"))
         os.close(stderr)
     return collected
+
+
+def _source(cwd: str, path: str, elsewhere: Mapping[str, Path]) -> Path:
+    for name, folder in elsewhere.items():
+        if path == name or path.startswith(f"{name}/"):
+            return folder / path[len(name) + 1 :]
+    return Path(cwd) / path
 
 
 def _elsewhere(spec: WorkSpec) -> dict[str, Path]:

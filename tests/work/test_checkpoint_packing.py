@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from actorgrid.actors.work import checkpoint_packing
 from actorgrid.actors.work.archives import checked_bytes, unpack
 from actorgrid.actors.work.checkpoint_packing import PACKED, ChangedMeanwhile, list_directory, pack
 from actorgrid.checkpoints import CHECKPOINT_BYTES_MAX, READY_MARK
@@ -123,3 +124,31 @@ def test_what_changed_since_the_first_look_is_no_checkpoint(folder: Path, tmp_pa
     folder.rmdir()
     with pytest.raises(ChangedMeanwhile):
         pack(folder, listing, io.BytesIO())
+
+
+def test_what_could_not_be_unpacked_again_is_not_packed(folder: Path, tmp_path: Path) -> None:
+    (folder / "long").symlink_to("./" * 600 + "model.pt")
+    os.symlink(b"\xff\xfe", os.fsencode(folder) + b"/bytes")
+    (folder / "sub" / "up").symlink_to("..")
+    (folder / "chain").symlink_to("sub/up/../secret")
+    (folder / "l0").symlink_to("model.pt")
+    for each in range(1, 60):
+        (folder / f"l{each}").symlink_to(f"l{each - 1}")
+    deepest = folder / "/".join(["d" * 200] * 5) / ("e" * 19)
+    deepest.mkdir(parents=True)
+    assert len(str(deepest.relative_to(folder))) == 1024
+    assert {"long", "bytes", "chain"} < {*list_directory(folder).left_out}
+    buffer = packed(folder)
+    checked_bytes(buffer, PACKED)
+    unpack(buffer, tmp_path / "out", PACKED, writable=True)
+    assert (tmp_path / "out" / "sub" / "up" / "model.pt").exists() and (tmp_path / "out" / "l30").exists()
+    assert (tmp_path / "out" / deepest.relative_to(folder)).is_dir()
+
+
+def test_what_stays_behind_is_counted_too(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(checkpoint_packing, "FILES_MAX", 8)
+    list_directory(folder)
+    for each in range(4):
+        os.mkfifo(folder / f"fifo{each}")
+    with pytest.raises(BodyTooLarge, match="too large for a checkpoint"):
+        list_directory(folder)

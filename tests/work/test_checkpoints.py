@@ -8,9 +8,11 @@ import signal
 from pathlib import Path
 from typing import Any
 
-from actorgrid.actors.ledger.commands import EndAttempt, PreemptAttempt
+from actorgrid.actors.files.blob_store import BlobStore
+from actorgrid.actors.ledger.commands import CheckpointAttempt, EndAttempt, PreemptAttempt
+from actorgrid.actors.work.checkpoint_keeper import _Copied
 from actorgrid.actors.work.checkpoint_spool import leave, told, waiting
-from actorgrid.checkpoints import HEAD_BYTES, READY_MARK, parse_head
+from actorgrid.checkpoints import HEAD_BYTES, READY_MARK, head_of, parse_head
 from tests.work.rig import Rig, wait_for
 
 SAVE = f"echo $n > ckpt/n.tmp; mv ckpt/n.tmp ckpt/n; touch ckpt/{READY_MARK}"
@@ -123,24 +125,27 @@ def test_where_something_else_lies_the_attempt_is_refused_and_nothing_is_touched
 
 
 def test_hostile_things_in_the_folder_of_the_attempt_hurt_nobody(rig: Rig, tmp_path: Path) -> None:
-    attempt_id = submit(
-        rig,
-        tmp_path,
-        f"n=1; {SAVE}; cd $ACTORGRID_CHECKPOINT_DIR/..; mkfifo checkpoint-7.new;"
-        f" ln -s /etc/passwd checkpoint.told; {PATIENT}",
-    )
+    attempt_id = submit(rig, tmp_path, f"n=1; {SAVE}; {PATIENT}")
     folder = rig.dir(attempt_id).path
+    entered(rig, 1, 1)  # what packs it is done with the folder
+    rig.node.run_until(lambda: told(folder) is not None, what="it is told")
+    (folder / "checkpoint.told").unlink()
+    (folder / "checkpoint.told").symlink_to("/etc/passwd")
+    os.mkfifo(folder / "checkpoint-7.new")
     rig.node.run_until(lambda: (told(folder) or (0,))[0] == 7, 60.0, what="the FIFO is refused")
     answer = told(folder)
     assert answer is not None and answer.error is not None and answer.error["code"] == "NotARegularFile"
-    leave(folder, 8, lambda file: file.write(io.BytesIO(b"x").read()))
-    rig.node.run_until(lambda: (told(folder) or (0,))[0] == 8, 60.0, what="the next one is taken")
+    (folder / "checkpoint-8.new" / "within").mkdir(parents=True)
+    rig.node.run_until(lambda: (told(folder) or (0,))[0] == 8, 60.0, what="the directory is refused")
+    leave(folder, 9, lambda file: file.write(io.BytesIO(b"x").read()))
+    rig.node.run_until(lambda: (told(folder) or (0,))[0] == 9, 60.0, what="the next one is taken")
+    assert waiting(folder) == []
     # What was left was no archive: the next attempt says so, and the ledger has what it was given.
     rig.propose(PreemptAttempt(attempt_id, rig.job("a")["attempts"][-1]["token"], 0.0, "other", rig.term))
     rig.ended(attempt_id)
     job = rig.run("a")
     assert job["state"] == "failed" and "the checkpoint is no archive" in job["error"]["message"]
-    assert (job["last_checkpoint"]["attempt"], job["last_checkpoint"]["number"]) == (1, 8)
+    assert (job["last_checkpoint"]["attempt"], job["last_checkpoint"]["number"]) == (1, 9)
 
 
 def test_a_mark_just_before_the_end_counts_and_what_succeeds_leaves_none(rig: Rig, tmp_path: Path) -> None:
@@ -165,3 +170,23 @@ def test_with_a_full_disk_the_work_goes_on_and_the_one_before_stays(rig: Rig, tm
     answer = told(folder)
     assert answer is not None and answer.error is not None and answer.error["code"] == "DiskFull"
     assert rig.job("a")["last_checkpoint"]["number"] == 1 and blobs(rig) == [one] and rig.marked(attempt_id)
+
+
+def test_only_checkpoints_of_the_job_are_dropped_whatever_a_host_has_entered(rig: Rig, tmp_path: Path) -> None:
+    attempt_id = submit(rig, tmp_path, PATIENT)
+    rig.running(attempt_id)
+    payload = rig.blob(b"of another job")
+    own = BlobStore(rig.paths.blobs_dir).put_file(io.BytesIO(b"x"), head_of(attempt_id, 2), 1)
+    token = rig.job("a")["attempts"][-1]["token"]
+    for number, digest in enumerate((payload, own, "f" * 64), 1):
+        rig.propose(CheckpointAttempt(attempt_id, token, digest, number, 1))
+    rig.node.run_until(lambda: own not in blobs(rig), what="the job's own is dropped")
+    assert blobs(rig) == [payload]
+
+
+def test_a_copy_that_was_swept_before_it_could_be_entered_is_made_again(rig: Rig, tmp_path: Path) -> None:
+    attempt_id = submit(rig, tmp_path, PATIENT)
+    rig.running(attempt_id)
+    rig.manager._attempts.checkpoints._copied[attempt_id] = _Copied(1, "0" * 64, 4)
+    leave(rig.dir(attempt_id).path, 1, lambda file: file.write(b"here"))
+    assert entered(rig, 1, 1) in blobs(rig)

@@ -166,3 +166,13 @@ def test_paths_are_written_plainly_or_are_none() -> None:
     assert [inside(path) for path in ("results/", "./a//b/.", "a")] == ["results", "a/b", "a"]
     assert [inside(path) for path in ("", ".", "..", "a/../b", "/a", "~/a", "a\0", "a" * 2000)] == [None] * 8
     assert is_outputs(["a/b"]) and not any(map(is_outputs, (["a/"], ["../a"], [1], "a", ["a"] * 65)))
+
+
+def test_what_lies_in_the_directory_that_follows_the_job_may_be_an_output(tmp_path: Path) -> None:
+    (tmp_path / "followed").mkdir()
+    (tmp_path / "followed" / "model").write_text("best")
+    (tmp_path / "cwd").mkdir()
+    elsewhere = {"ckpt": tmp_path / "followed"}
+    found = collect(str(tmp_path / "cwd"), ["ckpt/model"], tmp_path / "kept", 1000, elsewhere=elsewhere)
+    assert (found.files, found.missing) == (1, ())
+    assert (tmp_path / "kept" / "ckpt" / "model").read_text() == "best"

@@ -1,0 +1,86 @@
+"""What a shim's taker does when a checkpoint was due and is not kept; and whose the link is in a gang."""
+
+from __future__ import annotations
+
+import os
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from actorgrid.actors.work.checkpoint_spec import unpack_checkpoint
+from actorgrid.actors.work.checkpoint_spool import SpoolAnswer, leave, remove, tell, waiting
+from actorgrid.actors.work.checkpoint_taking import CheckpointTaker
+from actorgrid.checkpoints import CHECKPOINT_BYTES_MAX, READY_MARK
+from actorgrid.errors import DiskFull
+
+
+def spec_of(tmp_path: Path, attempt_id: str) -> Any:
+    folder = tmp_path / "attempts" / attempt_id
+    folder.mkdir(parents=True, exist_ok=True)
+    own = {"state": "", "folder": str(folder / "checkpoint"), "link": str(tmp_path / "ckpt"), "every_s": None}
+    return {"job_id": "a", "checkpoint": {**own, "takes": True}}
+
+
+@pytest.fixture
+def taker(tmp_path: Path) -> CheckpointTaker:
+    spec = spec_of(tmp_path, "a.1")
+    unpack_checkpoint(spec)
+    (tmp_path / "ckpt" / "n").write_text("1")
+    return CheckpointTaker(spec["checkpoint"], tmp_path / "attempts" / "a.1", "stderr")
+
+
+def take_marked(taker: CheckpointTaker, tmp_path: Path) -> None:
+    (tmp_path / "ckpt" / READY_MARK).touch()
+    taker.turn(time.monotonic() + 10)
+    assert taker.child_ended(*os.waitpid(-1, 0))
+
+
+def test_one_that_was_refused_is_taken_again_at_the_end_and_said(taker: CheckpointTaker, tmp_path: Path) -> None:
+    folder = tmp_path / "attempts" / "a.1"
+    take_marked(taker, tmp_path)
+    assert waiting(folder) == [1]
+    tell(folder, SpoolAnswer(1, 0, DiskFull("no room").to_dict()))
+    remove(folder)
+    taker.last(has_succeeded=False)
+    assert waiting(folder) == [2]
+    assert "number 1 is not kept: no room" in (folder / "stderr").read_text()
+
+
+def test_one_that_is_kept_is_not_taken_again(taker: CheckpointTaker, tmp_path: Path) -> None:
+    folder = tmp_path / "attempts" / "a.1"
+    take_marked(taker, tmp_path)
+    tell(folder, SpoolAnswer(1, 3, None))
+    remove(folder)
+    taker.last(has_succeeded=False)
+    assert waiting(folder) == []
+    taker.clear()
+    assert not (folder / "checkpoint").exists()
+
+
+def test_what_could_not_be_packed_stays_for_people(taker: CheckpointTaker, tmp_path: Path) -> None:
+    folder = tmp_path / "attempts" / "a.1"
+    os.truncate(tmp_path / "ckpt" / "n", CHECKPOINT_BYTES_MAX + 1)
+    take_marked(taker, tmp_path)
+    taker.last(has_succeeded=False)
+    taker.clear()
+    assert waiting(folder) == [] and (folder / "checkpoint" / "n").exists()
+
+
+@pytest.mark.parametrize("order", [("a.2-0", "a.2-1", "a.2-2"), ("a.2-2", "a.2-1", "a.2-0")])
+def test_the_link_of_a_gang_in_one_directory_is_rank_0s(order: tuple[str, ...], tmp_path: Path) -> None:
+    unpack_checkpoint(spec_of(tmp_path, "a.1-1"))  # left by the attempt before
+    for member in order:
+        unpack_checkpoint(spec_of(tmp_path, member))
+    assert os.readlink(tmp_path / "ckpt") == str(tmp_path / "attempts" / "a.2-0" / "checkpoint")
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["attempts", "ckpt"]
+
+
+def test_work_that_fills_the_folder_of_its_attempt_holds_up_nobody(tmp_path: Path) -> None:
+    for number in range(1, 1_200):
+        (tmp_path / f"checkpoint-{number}.new").touch()
+    assert len(waiting(tmp_path)) == 1_000
+    (tmp_path / "one").mkdir()
+    leave(tmp_path / "one", 2, lambda file: file.write(b"x"))
+    assert waiting(tmp_path / "one") == [2]
