@@ -12,13 +12,14 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Callable
+from contextlib import suppress
 from itertools import islice
 from pathlib import Path
 from typing import BinaryIO, NamedTuple, cast
 
 import msgpack
 
-from actorgrid.actors.files.untrusted_files import open_to_write, read_whole, remove_tree
+from actorgrid.actors.files.untrusted_files import open_to_write, read_whole
 from actorgrid.errors import ErrorRecord, NotARegularFile
 
 from .attempt_dir import write_whole
@@ -78,13 +79,8 @@ def remove(folder: Path, up_to: int | None = None) -> None:
     """Remove those that wait, up to that number, as far as the work lets us."""
     for number in waiting(folder):
         if up_to is None or number <= up_to:
-            path = folder / name_of(number)
-            try:
-                path.unlink(missing_ok=True)
-            except IsADirectoryError:
-                remove_tree(path)
-            except OSError:
-                continue
+            with suppress(OSError):  # a folder, say: it goes with that of the attempt
+                (folder / name_of(number)).unlink()
 
 
 def tell(folder: Path, answer: SpoolAnswer) -> None:
