@@ -34,7 +34,7 @@ def taker(tmp_path: Path) -> CheckpointTaker:
 def take_marked(taker: CheckpointTaker, tmp_path: Path) -> None:
     (tmp_path / "ckpt" / READY_MARK).touch()
     taker.turn(time.monotonic() + 10)
-    assert taker.child_ended(*os.waitpid(-1, 0))
+    assert taker.child_ended(*os.waitpid(taker._packer, 0))
 
 
 def test_one_that_was_refused_is_taken_again_at_the_end_and_said(taker: CheckpointTaker, tmp_path: Path) -> None:
