@@ -13,6 +13,7 @@ import pytest
 
 from actorgrid.actors.cluster.fault_detector import EXPECTED, FaultDetector
 from actorgrid.actors.cluster.faults import disk_probe, host_checks, host_readings, recovery
+from actorgrid.actors.cluster.faults.check_results import CheckResult, CheckStatus
 from actorgrid.actors.cluster.faults.checks import PressureReading
 from actorgrid.actors.cluster.faults.strategies import BUILT_IN, RecoveryEnd, RecoveryStrategy, find_strategy
 from actorgrid.actors.cluster.messages import FaultReport, HealthReport, ListFaults, WhyHost
@@ -72,6 +73,14 @@ def record(rig: Rig) -> Any:
 def why(rig: Rig) -> dict[str, Any]:
     answer: dict[str, Any] = rig.node.request("fault_detector", WhyHost(rig.host.host_id))
     return answer
+
+
+def test_how_far_off_its_clock_is_is_told_where_others_say_so(town: Rig) -> None:
+    detector: Any = town.node.servers["fault_detector"]
+    beating(town, 5)
+    assert "disk_free_ratio" in detector._own_figures() and "clock_offset_seconds" not in detector._own_figures()
+    detector._checks.results = (CheckResult("clock", CheckStatus.OK, "", {"offset_s": -0.2, "peers": 2.0}),)
+    assert detector._own_figures()["clock_offset_seconds"] == -0.2
 
 
 def test_a_server_that_falls_silent_is_restarted_once_and_the_ledger_says_why(town: Rig) -> None:
