@@ -286,8 +286,10 @@ def test_a_call_with_many_inputs_is_not_sent_before_they_have_ended() -> None:
         worker.succeed(*sent[:-1])
         actorgrid.wait(inputs[:-1], 20)
         leases.dispatcher._pace._by_kin["f"] = 0.00001  # however long that took: the worker has room for another
-        assert leases.dispatcher.submit(CODE, b"", FAST) and worker.task().inputs == ()
-        worker.succeed(sent[-1])
+        assert leases.dispatcher.submit(CODE, b"", FAST)
+        other = worker.task()
+        assert other.inputs == ()
+        worker.succeed(sent[-1], other.task_id)  # and nothing stands before it, however slow the last one was
         assert set(worker.task().inputs) == set(sent) and not last.done()
 
 
