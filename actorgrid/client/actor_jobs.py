@@ -90,8 +90,9 @@ class ActorJobs:
             reference, tell = self._asked.get()
             at, death = "", None
             try:
-                if not here.whereabouts()[0]:
-                    self._client(reference)._open_session().objects()  # then this process knows which host this is
+                if not here.is_of_work():
+                    # Then this process knows which host this is: it may have been one of another cluster's before.
+                    self._client(reference)._open_session().objects()
                 at, death = where_is(reference, self.job(reference))
                 if death is None and not here.whereabouts()[0]:
                     death = refused(

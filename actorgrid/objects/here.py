@@ -19,15 +19,21 @@ _connections: weakref.WeakValueDictionary[str, StoreConnection] = weakref.WeakVa
 _spaces: weakref.WeakValueDictionary[bytes, ObjectSpace] = weakref.WeakValueDictionary()
 _path = ""
 _host = ""
+_of_work = False
 _far: weakref.WeakValueDictionary[tuple[bytes, str], FarSpace] = weakref.WeakValueDictionary()
 _served: ObjectSpace | None = None
 _owned: weakref.ref[ObjectSpace] | None = None
 
 
 def use_store(path: str, host: str) -> None:
-    """Note where the store of this process's host listens, and which host that is, for references from elsewhere."""
-    global _path, _host
-    _path, _host = path, host
+    """Note where the store of the host listens that this process works for, and which host that is, for good."""
+    global _path, _host, _of_work
+    _path, _host, _of_work = path, host, bool(path)
+
+
+def is_of_work() -> bool:
+    """Whether this process works for a host. Another knows its host by the session that it opened last."""
+    return _of_work
 
 
 def whereabouts() -> tuple[str, str]:
@@ -110,9 +116,9 @@ def served_space() -> ObjectSpace | None:
 
 
 def own_space(path: str, host: str, secret: bytes, about: SpaceAbout) -> ObjectSpace:
-    """Open the space of a session of this process; as ``use_store`` and ``open_space``."""
-    global _owned
-    use_store(path, host)
+    """Open the space of a session of this process, as ``open_space``, and note where it is."""
+    global _owned, _path, _host
+    _path, _host = path, host
     space = open_space(path, secret, about)
     _owned = weakref.ref(space)
     return space
