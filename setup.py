@@ -23,7 +23,10 @@ def kernels() -> list[Extension]:
     extensions = cythonize(
         # Sources go through actorgrid/hotpath (a link to hotpath/), so that Cython sees the
         # package it is compiling and `cimport actorgrid.hotpath.x` finds its .pxd.
-        [Extension("actorgrid.hotpath.*", ["actorgrid/hotpath/*.pyx"])],
+        [
+            Extension("actorgrid.hotpath.*", ["actorgrid/hotpath/*.pyx"]),
+            Extension("actorgrid.device_memory.torch_entry", ["actorgrid/device_memory/torch_entry.pyx"]),
+        ],
         nthreads=AT_ONCE if AT_ONCE > 1 else 0,
         compiler_directives={
             "language_level": "3str",

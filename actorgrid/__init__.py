@@ -34,6 +34,8 @@ if TYPE_CHECKING:
     from actorgrid.errors import ActorGridError as ActorGridError
     from actorgrid.fencing import FencingToken as FencingToken
     from actorgrid.objects.refs import Ref as Ref
+    from actorgrid.serving.service import batch as batch
+    from actorgrid.serving.service import service as service
     from actorgrid.task_context import CurrentTask as CurrentTask
     from actorgrid.task_context import current_task as current_task
 
@@ -55,6 +57,7 @@ _HOME = {
     "SuccessiveHalving": "actorgrid.dag.early_stopping",
     "actor": "actorgrid.client.user_actors",
     "as_completed": "actorgrid.client.waiting",
+    "batch": "actorgrid.serving.service",
     "connect": "actorgrid.client.client",
     "current_task": "actorgrid.task_context",
     "current_actor": "actorgrid.client.actor_handles",
@@ -62,6 +65,7 @@ _HOME = {
     "gather": "actorgrid.client.waiting",
     "register_joblib": "actorgrid.client.joblib_backend",
     "report": "actorgrid.client.sweep_reports",
+    "service": "actorgrid.serving.service",
     "task": "actorgrid.client.task",
     "wait": "actorgrid.client.waiting",
 }
@@ -84,6 +88,7 @@ __all__ = [
     "__version__",
     "actor",
     "as_completed",
+    "batch",
     "connect",
     "current_actor",
     "current_task",
@@ -91,6 +96,7 @@ __all__ = [
     "gather",
     "register_joblib",
     "report",
+    "service",
     "task",
     "wait",
 ]

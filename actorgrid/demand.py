@@ -9,12 +9,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
+from actorgrid.device_words import GPU_TOPOLOGIES
 from actorgrid.errors import BadRequest
 from actorgrid.hotpath.records import MAX_GANG, WHOLE_GPU_MILLI
+from actorgrid.isolation_words import NONE, wanted_parts
 
 if TYPE_CHECKING:
     from actorgrid.actors.ledger.record_types import ResourcesRecord
@@ -33,8 +35,10 @@ class Demand:
 
     Amounts are those of each member of a *gang* (1 to 4096), and of GPUs those of each device. *affinity_hard* are the
     only devices it may have, by UUID (empty: any); *affinity_soft* names racks and hosts it would like. *layout* says
-    how the members of a gang are to lie. *hosts* are the only hosts it may have, by id (empty: any). Without GPUs,
-    what else is said of them is dropped; so is the layout of one.
+    how the members of a gang are to lie. *hosts* are the only hosts it may have, by id (empty: any); *min_isolation* is
+    the least that they are to enforce (``isolation_words``); *gpu_topology* how close every two devices of a member are
+    to be (``device_words``). Without GPUs, what else is said of them is dropped; so is
+    the layout of one, and how close one device is.
 
     Raises BadRequest for amounts or a gang out of range.
     """
@@ -50,6 +54,8 @@ class Demand:
     gang: int = 1
     layout: str = ""
     hosts: tuple[str, ...] = ()
+    min_isolation: str = ""
+    gpu_topology: str = ""
     _hash: int = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
@@ -67,6 +73,8 @@ class Demand:
         plain: dict[str, Any] = {}
         if not self.gpu_count:
             plain = {"gpu_milli": WHOLE_GPU_MILLI, "gpu_memory_mib": 0, "gpu_models": (), "affinity_hard": ()}
+        if self.gpu_count < 2:
+            plain["gpu_topology"] = ""
         if self.gang == 1:
             plain["layout"] = ""
         for name, value in plain.items():
@@ -93,6 +101,8 @@ class Demand:
             self.gang,
             self.layout,
             self.hosts,
+            self.min_isolation,
+            self.gpu_topology,
         )
 
     # -- spellings
@@ -101,21 +111,24 @@ class Demand:
     def of_request(cls, asked: Resources) -> Demand:
         """The demand of an API request; a share of a GPU is rounded up to a thousandth, memory to a MiB."""
         gang = getattr(asked, "gang", 1)
-        milli, models = math.ceil(min(1.0, asked.gpus or 1.0) * WHOLE_GPU_MILLI), tuple(asked.gpu_models)
+        (count, milli), models = gpus_asked(asked.gpus), tuple(asked.gpu_models)
         if asked.gpu_profile:
             # An instance is a device whose model ends with its profile: older hosts place it, too.
             milli = share_of_profile(asked.gpu_profile)
             models = tuple(f"{model} MIG {asked.gpu_profile}".strip() for model in models or ("",))
+        _check_isolation(asked)
         return cls(
             cpu_milli=round(asked.cpus * 1000),
             memory_mib=_mib(asked.memory_bytes),
-            gpu_count=0 if asked.gpus == 0 else max(1, int(asked.gpus)),
+            gpu_count=count,
             gpu_milli=milli,
             gpu_memory_mib=_mib(asked.gpu_memory_bytes),
             gpu_models=models,
             affinity_hard=tuple(asked.gpu_affinity),
             gang=gang,
             layout=APART if getattr(asked, "spread", False) else NEAR,
+            min_isolation=asked.min_isolation,
+            gpu_topology=asked.gpu_topology,
         )
 
     @classmethod
@@ -133,6 +146,8 @@ class Demand:
             int(get("gang", 1)),
             APART if get("spread", False) else NEAR,
             _names(get("hosts")),
+            str(get("min_isolation", "")),
+            _topology(get("gpu_topology")),
         )
 
     def to_record(self) -> ResourcesRecord:
@@ -153,6 +168,10 @@ class Demand:
             record["spread"] = True
         if self.hosts:
             record["hosts"] = list(self.hosts)
+        if self.min_isolation:
+            record["min_isolation"] = self.min_isolation
+        if self.gpu_topology:
+            record["gpu_topology"] = self.gpu_topology
         return record
 
     def arguments(self) -> dict[str, Any]:
@@ -162,6 +181,8 @@ class Demand:
             found.update(gpu_count=self.gpu_count, gpu_milli=self.gpu_milli, gpu_memory_mib=self.gpu_memory_mib)
         if self.gpu_models:
             found["gpu_models"] = self.gpu_models
+        if self.gpu_topology:
+            found["gpu_topology"] = self.gpu_topology
         if self.affinity_soft:
             found["prefer_racks"] = self.affinity_soft
         return found
@@ -196,7 +217,14 @@ class Demand:
             and (not other.affinity_hard or self.affinity_hard == other.affinity_hard)
             and (not other.gpu_count or self.gpu_models == other.gpu_models)
             and (not other.hosts or self.hosts == other.hosts)
+            and (not other.min_isolation or self.min_isolation == other.min_isolation)
+            and (not other.gpu_topology or self._is_as_close(other))
         )
+
+    def _is_as_close(self, other: Demand) -> bool:
+        if not self.gpu_topology:
+            return False
+        return GPU_TOPOLOGIES.index(self.gpu_topology) <= GPU_TOPOLOGIES.index(other.gpu_topology)
 
 
 @lru_cache(maxsize=KNOWN_MAX)
@@ -211,14 +239,84 @@ def _known(
     gang: int,
     layout: str,
     hosts: tuple[str, ...],
+    min_isolation: str,
+    gpu_topology: str,
 ) -> Demand:
     gpus = gpu_count, gpu_milli, gpu_memory_mib, gpu_models, affinity_hard
-    return Demand(cpu_milli, memory_mib, *gpus, gang=gang, layout=layout, hosts=hosts)
+    rest: dict[str, Any] = {"layout": layout, "hosts": hosts, "min_isolation": min_isolation}
+    rest["gpu_topology"] = gpu_topology
+    return Demand(cpu_milli, memory_mib, *gpus, gang=gang, **rest)
+
+
+@dataclass(frozen=True, slots=True)
+class DemandEdit:
+    """What is to be another of a demand, in the units of requests: GPUs, bytes, CPUs. ``None``: it stays."""
+
+    gpus: float | None = None
+    gpu_memory_bytes: int | None = None
+    gpu_models: tuple[str, ...] | None = None
+    cpus: float | None = None
+    memory_bytes: int | None = None
+
+    def of(self, demand: Demand) -> Demand:
+        """*demand* with that. Without GPUs, what was said of them is dropped.
+
+        Raises BadRequest for what is said of GPUs that it does not ask for, and as ``Demand`` does.
+        """
+        named: dict[str, Any] = {}
+        if self.gpus is not None:
+            named["gpu_count"], named["gpu_milli"] = gpus_asked(self.gpus)
+        if self.gpu_memory_bytes is not None:
+            named["gpu_memory_mib"] = _mib(self.gpu_memory_bytes)
+        if self.gpu_models is not None:
+            named["gpu_models"] = tuple(sorted(self.gpu_models))
+        if self.cpus is not None:
+            named["cpu_milli"] = round(self.cpus * 1000)
+        if self.memory_bytes is not None:
+            named["memory_mib"] = _mib(self.memory_bytes)
+        if not named.get("gpu_count", demand.gpu_count) and (self.gpu_memory_bytes or self.gpu_models):
+            raise BadRequest(
+                "it asks for no GPU",
+                asked="memory or models of GPUs",
+                found="gpus=0",
+                hint="say how much of a GPU as well: gpus=0.25 or gpus=1",
+            )
+        return replace(demand, **named)
+
+
+def gpus_asked(gpus: float) -> tuple[int, int]:
+    """So many devices, and so many thousandths of each, as *gpus* of a request has them."""
+    return 0 if gpus == 0 else max(1, int(gpus)), math.ceil(min(1.0, gpus or 1.0) * WHOLE_GPU_MILLI)
+
+
+def _check_isolation(asked: Resources) -> None:
+    """Raise BadRequest for a limit that is to be enforced on what is not asked for, and so not limited."""
+    wanted = wanted_parts(asked.min_isolation)
+    for aspect, field_, given in (
+        ("memory", "memory", asked.memory_bytes),
+        ("cpu", "cpus", asked.cpus),
+        (
+            "gpu_memory",
+            "gpus and gpu_memory",
+            asked.gpus and (asked.gpu_profile or asked.gpu_memory_bytes or asked.gpus >= 1),
+        ),
+    ):
+        if wanted.get(aspect, NONE) != NONE and not given:
+            raise BadRequest(
+                f"min_isolation: nothing limits its {aspect}, as it asks for none",
+                asked=f"{aspect}={wanted[aspect]}",
+                hint=f"say how much: {field_}",
+            )
 
 
 def _names(value: object) -> tuple[str, ...]:
     """Names of hosts in a record; what hosts of before took unread, under that key, may be anything."""
     return tuple(sorted(each for each in value if isinstance(each, str))) if isinstance(value, list) else ()
+
+
+def _topology(value: object) -> str:
+    """How close devices are to be in a record; hosts of before took anything under that key, unread."""
+    return value if isinstance(value, str) and value in GPU_TOPOLOGIES else ""
 
 
 def share_of_profile(profile: str) -> int:

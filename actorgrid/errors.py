@@ -16,6 +16,9 @@
     - UnknownTarget
     - TargetNotAllowed
     - InvalidWork
+    - InvalidTimeline
+    - ItemTooLarge
+    - NotAService
     - InvalidGraph
       * CyclicGraph
       * MissingProducer
@@ -33,7 +36,9 @@
     - UnknownAllocation
     - UnknownSession
     - UnknownSchedule
+    - UnknownService
     - ResultGone
+    - AuditGone
     - ObjectLost
     - NotARegularFile
     - NoSuchChild
@@ -60,6 +65,7 @@
     - KeyUnusable
   + StorageError
     - DiskFull
+    - AuditBroken
     - LogCorrupted
     - LogFailed
     - LedgerDiverged
@@ -84,7 +90,12 @@
     - AdoptRefused
     - AllocatorStalled
     - InvalidBlock
+  + DeviceError
+    - NoDeviceDriver
+    - DeviceCallFailed
+    - CrossVendorTransferError
   + Overloaded
+    - TooManyRequests
     - QueueFull
     - TooManySessions
     - MailboxFull
@@ -93,7 +104,16 @@
     - NoRoomForNestedTask
     - NoSuitableTarget
     - NamespaceFull
+    - ServiceBusy
+    - ServiceLoading
+    - ServiceEnding
     - ObjectStoreFull
+  + ServingError
+    - WrongResultLength
+    - ExecutorDied
+    - ItemExpired
+    - WrongAnswer
+    - AnswerBroken
   + AdmissionRefused
   + StateTypeConflict
   + StateCompareFailed
@@ -131,6 +151,7 @@
     - PythonMismatch
     - EnvironmentFailed
     - ContainerFailed
+    - IsolationNotGiven
     - DependencyFailed
     - InputLost
     - StepFailed
@@ -271,9 +292,21 @@ class InvalidSchedule(BadRequest):
     """When something is to be due cannot be understood, or is never: a cron expression, a time zone, a time."""
 
 
+class InvalidTimeline(BadRequest):
+    """A file is no timeline of a kind that is read here, or larger than is read."""
+
+
 class InvalidWork(BadRequest):
     """Work of a type that there is not, with arguments that its schema does not take (``details["paths"]`` names them),
     or for which something is missing where it runs."""
+
+
+class ItemTooLarge(BadRequest):
+    """A request to a batched method has more rows than a batch may have."""
+
+
+class NotAService(BadRequest):
+    """What was to be served is no class, cannot be found or loaded, or has nothing to serve."""
 
 
 class UnknownTarget(BadRequest):
@@ -353,12 +386,22 @@ class UnknownSession(NotFound):
     """The session was never opened, was closed, or was not renewed in time."""
 
 
+class UnknownService(NotFound):
+    """There is no service of that name."""
+
+
 class UnknownSchedule(NotFound):
     """There is no schedule of that name."""
 
 
 class ResultGone(NotFound):
     """The job ended, but its result is past the retention limit."""
+
+    http_status = 410
+
+
+class AuditGone(NotFound):
+    """The records are past the bound of the audit log; the roots of their subtrees are kept."""
 
     http_status = 410
 
@@ -494,6 +537,10 @@ class LogFailed(StorageError):
     """A write or fsync of the log failed: the ledger stays down for this boot."""
 
 
+class AuditBroken(StorageError):
+    """An audit log, an export of it or a signed head is not what it says: a record was changed, cut out or moved."""
+
+
 class LedgerDiverged(StorageError):
     """This host's copy of the ledger is not what the others have; it takes no further part."""
 
@@ -568,6 +615,32 @@ class LockSlotsDiffer(LedgerRefused):
     exit_code = 2
 
 
+class ServingError(ActorGridError):
+    """A served class did not give an answer; other requests are not touched by it."""
+
+
+class WrongResultLength(ServingError):
+    """A batched method did not give one result for each item. A fault of the class: all items of the batch fail."""
+
+
+class ExecutorDied(ServingError):
+    """The thread that ran a call ended before the call did."""
+
+
+class ItemExpired(ServingError):
+    """A request's time was over before it began to run."""
+
+    http_status = 504
+
+
+class WrongAnswer(ServingError):
+    """A served class gave what cannot be sent: no JSON, or not what its kind of method gives."""
+
+
+class AnswerBroken(ServingError):
+    """The answer of a service had begun, and ended before its end."""
+
+
 class PlacementError(ActorGridError):
     """The placement engine was asked for something that cannot be."""
 
@@ -596,11 +669,31 @@ class InvalidBlock(PlacementError):
     """The block of device memory, or the move of one, is not this pool's, or is no longer."""
 
 
+class DeviceError(ActorGridError):
+    """A device, or what calls its driver, cannot be used as was asked."""
+
+
+class NoDeviceDriver(DeviceError):
+    """A vendor's driver, or the Python package that calls it, cannot be loaded, or has no such device."""
+
+
+class DeviceCallFailed(DeviceError):
+    """The driver refused a call; ``details`` has the call's name and the code it gave."""
+
+
+class CrossVendorTransferError(DeviceError):
+    """A copy between devices of two vendors has no direct way, or broke off; ``details`` say how much has arrived."""
+
+
 class Overloaded(ActorGridError):
     """A bound was reached; the same request may be accepted later."""
 
     http_status = 429
     exit_code = 7
+
+
+class TooManyRequests(Overloaded):
+    """An API key, or a tenant, asks more than it may; ``details`` say when to ask again (``retry_after_s``)."""
 
 
 class QueueFull(Overloaded):
@@ -629,6 +722,22 @@ class NoSuitableTarget(Overloaded):
 
 class NamespaceFull(Overloaded):
     """The namespace of the shared state holds as many keys, or bytes, as one may."""
+
+
+class ServiceBusy(Overloaded):
+    """A replica of a service holds as many requests as it may."""
+
+
+class ServiceLoading(Overloaded):
+    """The replica is still loading its model."""
+
+    http_status = 503
+
+
+class ServiceEnding(Overloaded):
+    """The replica finishes what it has begun and takes nothing new; another one may."""
+
+    http_status = 503
 
 
 class ObjectStoreFull(Overloaded):
@@ -837,6 +946,10 @@ class EnvironmentFailed(TaskError):
 
 class ContainerFailed(TaskError):
     """A command's container cannot be run on its host: no runtime, no image, a mount that is refused."""
+
+
+class IsolationNotGiven(TaskError):
+    """Work is not kept apart on its host as far as was asked: the host cannot, or not this kind of work."""
 
 
 class DependencyFailed(TaskError):

@@ -13,6 +13,7 @@ import site
 import struct
 import sys
 import sysconfig
+import time
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from functools import cache
@@ -24,6 +25,7 @@ PATHS_MAX = 256
 PATHS_BYTES_MAX = 32 * 1024
 SITE_FOLDERS = ("site-packages", "dist-packages")
 """What folders of distributions are called."""
+SETTLED_NS = 2 * 10**9
 _OF_INTERPRETER = tuple(
     {
         path + os.sep
@@ -162,9 +164,74 @@ def take(environment: ImportEnvironment) -> bool:
     sys.path[:] = dict.fromkeys(wanted)
     for entry in environment.after:
         if os.path.basename(entry) in SITE_FOLDERS:
-            site.addsitedir(entry)
+            _add_site_folder(entry)
     importlib.invalidate_caches()
     return True
+
+
+class _ReadFolder(NamedTuple):
+    """What the ``.pth`` files of a folder of distributions gave when they were read last."""
+
+    facts: tuple[_FileFacts, ...]
+    entries: tuple[str, ...]
+    """Of sys.path: what the files name, and the folder."""
+
+
+class _FileFacts(NamedTuple):
+    """A ``.pth`` file as it was; the first is the folder itself, with an empty name."""
+
+    name: str
+    changed_ns: int
+    size: int
+
+
+_read_folders: dict[str, _ReadFolder] = {}
+
+
+def _add_site_folder(folder: str) -> None:
+    """As ``site.addsitedir``, whose files are read once for as long as nothing in the folder has changed.
+
+    A process that serves many calls does this for each, and reading them took longer than most of the calls.
+    """
+    read = _read_folders.get(folder)
+    if read is not None and all(fact == _facts_of(folder, fact.name) for fact in read.facts):
+        sys.path.extend(entry for entry in read.entries if entry not in sys.path)
+        return
+    _read_folders.pop(folder, None)
+    try:
+        names = ["", *(name for name in os.listdir(folder) if name.endswith(".pth"))]
+    except OSError:
+        return  # it is not there
+    facts = [_facts_of(folder, name) for name in names]
+    before = list(sys.path)
+    site.addsitedir(folder, set())  # all that it names is added, whether it is there or not
+    entries, kept = sys.path[len(before) :], sys.path[: len(before)] == before
+    sys.path[:] = dict.fromkeys(sys.path)
+    # What has just changed may change again in the same tick of the file system's clock.
+    settled = all(fact is not None and time.time_ns() - fact.changed_ns > SETTLED_NS for fact in facts)
+    if settled and kept and not any(_names_what_is_missing(folder, name) for name in names if name):
+        if len(_read_folders) >= PATHS_MAX:
+            _read_folders.clear()
+        _read_folders[folder] = _ReadFolder(tuple(fact for fact in facts if fact is not None), tuple(entries))
+
+
+def _facts_of(folder: str, name: str) -> _FileFacts | None:
+    try:
+        found = os.stat(os.path.join(folder, name) if name else folder)
+    except OSError:
+        return None
+    return _FileFacts(name, found.st_mtime_ns, found.st_size)
+
+
+def _names_what_is_missing(folder: str, name: str) -> bool:
+    """Whether a ``.pth`` file cannot be read, or names a folder that may yet come to be."""
+    try:
+        with open(os.path.join(folder, name), encoding="utf-8") as file:
+            lines = [line.strip() for line in file]
+    except (OSError, ValueError):
+        return True
+    named = [line for line in lines if line and not line.startswith(("#", "import ", "import\t"))]
+    return not all(os.path.exists(os.path.join(folder, line)) for line in named)
 
 
 # -- behind a payload

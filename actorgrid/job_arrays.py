@@ -38,6 +38,7 @@ _OF_EACH = (
     "gpu_memory_bytes",
     "gpu_models",
     "gpu_affinity",
+    "gpu_topology",
     "cpus",
     "memory_bytes",
     "retries",
@@ -45,6 +46,7 @@ _OF_EACH = (
     "pool",
     "gang",
     "spread",
+    "min_isolation",
     "cwd",
 )
 
@@ -100,7 +102,7 @@ def array_request(
 
     Raises BadRequest for what the members of an array cannot have.
     """
-    known = {*_OF_THE_ARRAY, *_OF_EACH, "task_id", "env", "annotations", "kind", "command"}
+    known = {*_OF_THE_ARRAY, *_OF_EACH, "task_id", "env", "annotations", "kind", "command", "checkpoint"}
     more = sorted(name for name, value in job.items() if name not in known and value)
     if more or job.get("kind", "command") != "command":
         raise BadRequest(
@@ -124,10 +126,16 @@ def array_request(
                 "command": list(job["command"]),
                 "env": {INDEX: str(index), **variables(index)},
                 **shared,
+                **_checkpoint(job.get("checkpoint"), index),
             }
             for index in array.indexes
         ],
     }
+
+
+def _checkpoint(wish: Mapping[str, Any] | None, index: int) -> dict[str, Any]:
+    """The field of an index with its checkpoints: each has a directory of its own below that of the array."""
+    return {} if not wish else {"checkpoint": {**wish, "path": f"{wish['path']}/{index}"}}
 
 
 def step_numbers(job: Mapping[str, Any]) -> dict[int, int]:

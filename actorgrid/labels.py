@@ -12,6 +12,8 @@ from typing import Any, TypeGuard
 
 LABELS_MAX = 16
 LABEL_CHARS_MAX = 63
+CHANGES_MAX = 32
+"""Labels that one edit gives and takes away."""
 LABELS_TEXT = "words by which it is found, key=value: letters, digits, '-', '_', '.', '/', 63 characters each"
 _WORD = re.compile(r"[A-Za-z0-9]([A-Za-z0-9._/-]{0,61}[A-Za-z0-9])?")
 
@@ -19,6 +21,15 @@ _WORD = re.compile(r"[A-Za-z0-9]([A-Za-z0-9._/-]{0,61}[A-Za-z0-9])?")
 def is_labels(value: Any) -> TypeGuard[dict[str, str]]:
     """Whether *value* is the labels of a job."""
     return isinstance(value, Mapping) and len(value) <= LABELS_MAX and all(map(is_label, value.items()))
+
+
+def is_label_changes(value: Any) -> TypeGuard[dict[str, str | None]]:
+    """Whether *value* is labels to be set, and with ``None`` those to be taken away."""
+    return (
+        isinstance(value, Mapping)
+        and len(value) <= CHANGES_MAX
+        and all(is_label((key, "" if text is None else text)) for key, text in value.items())
+    )
 
 
 def is_label(pair: tuple[Any, Any]) -> bool:
@@ -52,4 +63,13 @@ def checked_labels(found: dict[str, str]) -> dict[str, str]:
     """The same labels. Raises ValueError for what are none."""
     if not is_labels(found):
         labels_of(f"{key}={value}" for key, value in found.items())
+    return found
+
+
+def checked_changes(found: dict[str, str | None]) -> dict[str, str | None]:
+    """The same changes of labels. Raises ValueError for what are none."""
+    if not is_label_changes(found):
+        for key, text in found.items():
+            labels_of([f"{key}={text or ''}"])
+        raise ValueError(f"{len(found)} changes of labels are too many: at most {CHANGES_MAX} at once")
     return found

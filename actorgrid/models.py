@@ -25,13 +25,15 @@ from pydantic import (
 from actorgrid.amounts import parse_memory
 from actorgrid.checkpoint_models import CheckpointRequest
 from actorgrid.container_models import ContainerRequest
-from actorgrid.device_words import MIG_PROFILE_PATTERN as MIG_PROFILE_PATTERN
+from actorgrid.device_models import GpuProfile, GpuTopology, check_topology
 from actorgrid.device_words import DeviceSource as DeviceSource
 from actorgrid.device_words import GPUStatus as GPUStatus
 from actorgrid.device_words import GPUVendor as GPUVendor
+from actorgrid.isolation_models import MinIsolation
 from actorgrid.labels import LABEL_CHARS_MAX, LABELS_MAX, LABELS_TEXT, checked_labels
 from actorgrid.notification_words import EVENTS, TARGET_CHARS_MAX, TARGETS_MAX, TARGETS_TEXT, checked_targets, events_of
 from actorgrid.output_paths import OUTPUT_PATH_BYTES_MAX, OUTPUTS_MAX, checked
+from actorgrid.secret_models import SecretWishes
 from actorgrid.sizes import (
     ANNOTATION_BYTES_MAX,
     ANNOTATIONS_MAX,
@@ -178,6 +180,15 @@ class AttemptState(StrEnum):
 _FINAL = frozenset({JobState.SUCCEEDED, JobState.FAILED, JobState.CANCELLED, JobState.LOST})
 
 
+def share_or_whole(gpus: float) -> float:
+    """The same. Raises ValueError for what is neither a share of one GPU nor a whole number of them."""
+    if gpus > 1 and not float(gpus).is_integer():
+        raise ValueError(f"gpus={gpus:g}: ask for a share of one GPU (below 1) or a whole number of GPUs")
+    if 0 < gpus < 0.001:
+        raise ValueError(f"gpus={gpus:g}: the smallest share is 0.001")
+    return gpus
+
+
 class Resources(RequestBody):
     """What one attempt (or one session lease) needs of a host."""
 
@@ -194,20 +205,16 @@ class Resources(RequestBody):
         description="device memory needed on each GPU",
     )
     gpu_models: list[Name] = Field(default_factory=list, max_length=64, description="acceptable models; empty: any")
-    gpu_profile: str = Field(
-        default="",
-        pattern=MIG_PROFILE_PATTERN,
-        description="one MIG instance of this profile, as 3g.40gb, in place of gpus",
-    )
-    gpu_affinity: list[Name] = Field(
-        default_factory=list, max_length=64, description="device UUIDs to choose among; empty: any"
-    )
+    gpu_profile: GpuProfile = ""
+    gpu_topology: GpuTopology = ""
+    gpu_affinity: list[Name] = Field(default_factory=list, max_length=64, description="acceptable UUIDs; empty: any")
     cpus: float = Field(default=1.0, ge=0, le=4096)
     memory_bytes: Bytes = Field(
         default=0,
         validation_alias=AliasChoices("memory_bytes", "memory"),
         description="host memory; 0: not counted, not limited",
     )
+    min_isolation: MinIsolation = ""
 
     @model_validator(mode="after")
     def _whole_or_share(self) -> Resources:
@@ -215,13 +222,11 @@ class Resources(RequestBody):
             if self.gpus not in (0, 1):
                 raise ValueError(f"gpus={self.gpus:g} with gpu_profile: a program has one instance; leave gpus out")
             self.gpus = 1.0
-        if self.gpus > 1 and not float(self.gpus).is_integer():
-            raise ValueError(f"gpus={self.gpus:g}: ask for a share of one GPU (below 1) or a whole number of GPUs")
-        if 0 < self.gpus < 0.001:
-            raise ValueError(f"gpus={self.gpus:g}: the smallest share is 0.001")
+        share_or_whole(self.gpus)
+        check_topology(self.gpu_topology, self.gpus, self.gpu_profile)
         if self.gpus == 0:
             # A wish about a GPU that nobody asked for would be dropped in silence, and the work run without one.
-            for name in ("gpu_memory_bytes", "gpu_models", "gpu_affinity"):
+            for name in ("gpu_memory_bytes", "gpu_models", "gpu_affinity", "gpu_topology"):
                 if getattr(self, name):
                     asked = name.removesuffix("_bytes")
                     raise ValueError(f"{asked} without gpus: say how much of a GPU, for example gpus=0.25 or gpus=1")
@@ -301,9 +306,8 @@ class TaskRequest(Resources):
     notify_on: EventWords = Field(
         default_factory=list, max_length=len(EVENTS) + 1, description=f"of what: {', '.join(EVENTS)}; empty: its end"
     )
-    traceparent: str | None = Field(
-        default=None, max_length=200, description="its place in a trace, as W3C has it; else the header of that name"
-    )
+    traceparent: str | None = Field(default=None, max_length=200, description="W3C's; else the header of that name")
+    secrets: SecretWishes = Field(default_factory=list)
     created_at: datetime = Field(default_factory=utc_now)
 
     @model_validator(mode="after")
@@ -366,6 +370,8 @@ class LeaseGrant(AnswerBody):
     """What the worker is kept in: cgroup, freezer, pid_namespace; none: what it forks may escape its end."""
     containment_limit: str | None = None
     """What its work may still do to get away from there; empty: nothing is known of. ``None``: the host did not say."""
+    host_id: str = ""
+    """The host of the worker, where that is not the session's: then the socket is a relay's, which may break."""
 
 
 class Preemption(AnswerBody):
@@ -471,7 +477,7 @@ class Job(AnswerBody):
     error: dict[str, Any] | None = None
     attempts: list[Attempt] = []
     enforced_by: dict[str, str] = {}
-    """Who holds the latest attempt to its gpu_compute and gpu_memory: hardware, kernel, driver, cooperative, none."""
+    """Who enforces what the latest attempt was granted, by aspect: hardware, kernel, driver, cooperative, none."""
     unconfirmed: str | None = None
     """Why its state is only what was last known: its host is away or lost, or cannot be asked about."""
     taken: int | None = None
@@ -550,6 +556,7 @@ class ClusterNode(AnswerBody):
     containment: str | None = None
     """What its work is kept in: cgroup, freezer, pid_namespace; none: work may escape its end. ``None``: not known."""
     measured: dict[str, Any] | None = None
+    kept_apart: dict[str, Any] | None = None
     """Its disk and network: at, fdatasync_ms, write_mb_per_s, to, round_trip_ms, network_mb_per_s."""
 
 

@@ -37,6 +37,11 @@ def is_events(value: Any) -> bool:
     return isinstance(value, list) and 0 < len(value) <= len(EVENTS) and all(each in EVENTS for each in value)
 
 
+def is_name(target: str) -> bool:
+    """Whether it is the name of a target, which the operator has named."""
+    return target != DESKTOP and _NAME.fullmatch(target) is not None
+
+
 def target_fault(target: str) -> str:
     """What is wrong with a target as somebody wrote it, and what to write; empty: nothing."""
     kind, colon, rest = target.partition(":")

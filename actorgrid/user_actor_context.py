@@ -11,6 +11,7 @@ As a lease's variables are part of what it asks for, each incarnation has a leas
 
 
 JOB_PREFIX = "job:"
+AFAR_PREFIX = "afar:"
 
 
 class ActorReference(NamedTuple):
@@ -28,12 +29,23 @@ class ActorReference(NamedTuple):
     """How many calls of one process may be unfinished."""
     host_id: str = ""
     """The host of its creator, where the folder is; empty where only processes of that machine can call it. Of a
-    detached actor ``job:`` and the id of its job, which has a folder of that name wherever it runs."""
+    detached actor ``job:`` and the id of its job, which has a folder of that name wherever it runs; of one that was
+    made from a machine that is no host, ``afar:`` and the namespace of the shared state that says where it is."""
 
     @property
     def job_id(self) -> str:
         """Of a detached actor, its job; else empty."""
         return self.host_id[len(JOB_PREFIX) :] if self.host_id.startswith(JOB_PREFIX) else ""
+
+    @property
+    def made_afar_by(self) -> str:
+        """Of one that was made from a machine that is no host, its creator's user; else empty."""
+        return self.host_id[len(AFAR_PREFIX) :] if self.host_id.startswith(AFAR_PREFIX) else ""
+
+    @property
+    def is_asked_about(self) -> bool:
+        """Whether where it is has to be asked for, as no host's folder says it."""
+        return bool(self.job_id or self.made_afar_by)
 
 
 class CurrentActor(NamedTuple):

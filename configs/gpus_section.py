@@ -31,9 +31,16 @@ class GpusSection(Section):
         [], "further devices, counted but without telemetry: a list of {vendor, model, memory, count}", max_length=64
     )
     simulated_busy: str = setting("", "of simulated devices: a file that says how busy each is, in percent")
+    simulated_script: str = setting(
+        "", "of simulated devices: a YAML file that says what they read over time; read again when it changes"
+    )
     probe_interval_s: float = setting(5.0, "time between readings of the devices", live=True, ge=0.5, le=3600)
     probe_timeout_s: float = setting(
-        10.0, "a vendor library that does not answer in this time is killed with its process", ge=0.5, le=600
+        10.0,
+        "a vendor library that does not answer in this time, beside what it waits for a processor, is killed with its "
+        "process",
+        ge=0.5,
+        le=600,
     )
     memory_watch: str = setting(
         "end",
@@ -42,16 +49,32 @@ class GpusSection(Section):
         live=True,
     )
     memory_slack: ByteCount = setting(
-        256 * 2**20,
+        2**30,  # an H100's driver and PyTorch's libraries have 750 MiB in a process that multiplied two matrices
         "what work may have of a GPU above its gpu_memory: drivers count their own share",
         live=True,
         le=2**40,
+    )
+    ungranted: str = setting(
+        "report",
+        "processes that have memory of a GPU without a grant: report them; end-own: end what is left of this host's "
+        "work that has ended; end-all: also what is nobody's work; never what belongs to work that runs",
+        pattern=r"^(report|end-own|end-all)$",
+        live=True,
+    )
+    ungranted_grace_s: float = setting(
+        60.0, "how long such a process is there before it is ended", live=True, ge=1, le=86_400
     )
     mig: str = setting(
         "existing",
         "MIG instances of NVIDIA's GPUs: existing: give out those that there are; dynamic: also cut a free GPU when "
         "work asks for one, and put it together when nobody does; off: give out none",
         pattern=r"^(off|existing|dynamic)$",
+        live=True,
+    )
+    mps: bool = setting(
+        False,
+        "hold shares of NVIDIA's GPUs to their compute and gpu_memory by NVIDIA's MPS, one daemon for each GPU and "
+        "tenant; the fault of one ends its neighbours of that tenant",
         live=True,
     )
     heat_control: str = setting(

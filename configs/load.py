@@ -21,6 +21,7 @@ from pydantic.fields import FieldInfo
 from actorgrid.errors import ConfigError, InvalidSetting, MalformedConfig
 
 from .files import read_files
+from .monitoring_section import SECRET_IN_URL
 from .origins import DEFAULT, Layer, Origin
 from .paths import default_data_dir
 from .schema import Settings, unknown_setting
@@ -176,7 +177,7 @@ def _invalid(error: ValidationError, layers: list[Layer]) -> ConfigError:
     name = where.rsplit(".", 1)[-1]
     return InvalidSetting(
         f"{origin.place}: {where}: {_sentence(problem['type'], problem['msg'], value)}",
-        asked=f"{name}: {value!r}"[:200] if problem["type"] != "missing" else f"{key} without {name}",
+        asked=_asked(name, key, value, problem["type"]),
         hint=f"{key.rsplit('.', 1)[-1]}: {defaults.describe(key)}; default {defaults.get(key)!r}"
         if key in known
         else "",
@@ -212,3 +213,9 @@ def _culprit(section: str, name: str, layers: list[Layer]) -> str:
     """The setting to show for a contradiction inside a section: the one named, or the sibling somebody wrote."""
     written = [key for layer in layers for key in layer.origins if key.rsplit(".", 1)[0] == section]
     return f"{section}.{name}" if f"{section}.{name}" in written or not written else written[0]
+
+
+def _asked(name: str, key: str, value: object, kind: str) -> str:
+    if kind == "missing":
+        return f"{key} without {name}"
+    return f"{name}: {'(hidden)' if kind == SECRET_IN_URL else repr(value)}"[:200]

@@ -23,6 +23,7 @@ DATA_DIR/                 0700, one host, one agent at a time
 RUNTIME_DIR/              0700, sockets only (an AF_UNIX path holds 107 bytes)
   boot-BOOT_ID/           actor sockets of one boot
   work/                   sockets of shims and workers; outlives a boot
+  data                    a link to DATA_DIR: once that is gone, and nobody listens here, whoever starts removes it all
 """
 
 from __future__ import annotations
@@ -31,11 +32,13 @@ import hashlib
 import os
 import stat
 import tempfile
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
 from actorgrid.errors import DataDirUnusable
 
+DATA_LINK = "data"
 _RUNTIME_HINT = "remove it, or set XDG_RUNTIME_DIR to a directory of your own (as a login does: /run/user/UID)"
 
 
@@ -114,6 +117,11 @@ class HostPaths:
         return self.data_dir / "admin.token"
 
     @property
+    def audit_dir(self) -> Path:
+        """What was asked of this host, by whom."""
+        return self.data_dir / "audit"
+
+    @property
     def work_key_file(self) -> Path:
         """The key that credentials of work are made with."""
         return self.data_dir / "work.key"
@@ -127,6 +135,16 @@ class HostPaths:
     def power_limits_file(self) -> Path:
         """The file with the power limits that devices had before the agent changed them."""
         return self.data_dir / "power_limits.json"
+
+    @property
+    def mps_file(self) -> Path:
+        """The file with which MPS daemons the agent has started."""
+        return self.data_dir / "mps.json"
+
+    @property
+    def mps_logs_dir(self) -> Path:
+        """What MPS daemons and their servers log."""
+        return self.data_dir / "mps"
 
     @property
     def log_file(self) -> Path:
@@ -189,11 +207,11 @@ class HostPaths:
 
     def leave(self) -> None:
         """Remove the runtime directories that are empty: after an orderly stop with no work left, all of them."""
-        for folder in (self.work_sockets_dir, self.runtime_dir):
-            try:
-                folder.rmdir()
-            except OSError:
-                return  # sockets of work that goes on, or somebody else was quicker
+        with suppress(OSError):  # sockets of work that goes on, or somebody else was quicker
+            self.work_sockets_dir.rmdir()
+            if os.listdir(self.runtime_dir) == [DATA_LINK]:
+                (self.runtime_dir / DATA_LINK).unlink()
+            self.runtime_dir.rmdir()
 
     def make(self) -> None:
         """Create what is missing, all 0700. Raises DataDirUnusable."""
@@ -236,3 +254,5 @@ class HostPaths:
                 )
             if stat.S_IMODE(found.st_mode) & 0o077:
                 folder.chmod(0o700)
+        with suppress(OSError):  # it is there; or there is no room for it, and without it this directory only stays
+            (self.runtime_dir / DATA_LINK).symlink_to(os.path.realpath(self.data_dir))

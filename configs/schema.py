@@ -8,13 +8,7 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal
 
-from pydantic import (
-    AfterValidator,
-    Field,
-    PrivateAttr,
-    ValidationError,
-    model_validator,
-)
+from pydantic import AfterValidator, Field, PrivateAttr, ValidationError, model_validator
 from pydantic_core import PydanticCustomError
 
 from actorgrid.errors import InvalidSetting, SettingNotLive, UnknownSetting
@@ -22,9 +16,12 @@ from actorgrid.errors import InvalidSetting, SettingNotLive, UnknownSetting
 from .alerts_section import AlertsSection
 from .balancing_policy import BalancingPolicy
 from .gpus_section import GpusSection
+from .monitoring_section import MonitoringSection
 from .notifications_section import NotificationsSection
+from .oidc_section import OidcSection
 from .placement_policy import PlacementPolicy
 from .section import ByteCount, Section, setting
+from .transports_section import TransportsSection
 
 FILES = {
     "cluster": "cluster.yaml",
@@ -33,8 +30,12 @@ FILES = {
     "work": "cluster.yaml",
     "sessions": "cluster.yaml",
     "objects": "cluster.yaml",
+    "transports": "cluster.yaml",
+    "model_gateway": "cluster.yaml",
     "state": "cluster.yaml",
     "security": "security.yaml",
+    "grpc": "security.yaml",
+    "oidc": "security.yaml",
     "monitoring": "monitoring.yaml",
     "faults": "monitoring.yaml",
     "notifications": "monitoring.yaml",
@@ -67,6 +68,19 @@ def port_range(text: str) -> str:
     if not (first.isdecimal() and last.isdecimal() and 1024 <= int(first) <= int(last) <= 65_535):
         raise PydanticCustomError(
             "no_ports", "{text} names no ports; write the first and the last, like 29500-29999", {"text": repr(text)}
+        )
+    return text
+
+
+def address_and_port(text: str) -> str:
+    """*text* when it is an address and a port, or empty."""
+    address, _, port = text.rpartition(":")
+    bracketed = address.startswith("[") and address.endswith("]")
+    if text and not (
+        address and (bracketed or ":" not in address) and port.isascii() and port.isdecimal() and int(port) <= 65_535
+    ):
+        raise PydanticCustomError(
+            "no_address", "{text} is no address with a port; write 127.0.0.1:7407 or [::1]:7407", {"text": repr(text)}
         )
     return text
 
@@ -274,6 +288,12 @@ class WorkSection(Section):
         "auto",
         "what work is kept in, so that nothing it forks escapes its end: the strongest there is, or that kind alone",
     )
+    isolation: Literal["auto", "off", "basic", "full"] = setting(
+        "auto",
+        "how far work is kept from the agent and from others' work: basic hides the agent's keys, full gives each user "
+        "a uid of their own (as root); auto: basic, and full for tenants other than 'default' where it can be had",
+        live=True,
+    )
     on_stop: Literal["end", "leave"] = setting(
         "end",
         "an orderly stop ends running attempts (their jobs wait for the next start) or leaves them to it",
@@ -312,6 +332,12 @@ class ObjectsSection(Section):
     disk: ByteCount = setting(
         0, "what lies in the data directory at most, when memory is full; 0: half of what is free there at the start"
     )
+
+
+class ModelGatewaySection(Section):
+    """The gateway for served models; what is set here holds from its next start, behind an orderly stop of the host."""
+
+    workers: int = setting(1, "processes that carry requests, which share the port; 0: one for each core", ge=0, le=64)
 
 
 class StateSection(Section):
@@ -355,34 +381,32 @@ class SecuritySection(Section):
         "warn", "when the agent runs as root: its users' work does, too, and may do anything on this machine"
     )
     max_body_bytes: ByteCount = setting(64 * 2**20, "largest HTTP body", live=True, le=2**30)
+    audit_bytes: ByteCount = setting(
+        2**30, "what audit records may take on a host's disk; beyond, the oldest go", live=True, ge=16 * 2**20
+    )
+    requests_per_s: int = setting(
+        1000, "requests and jobs a second with one API key, at each host; 0: any number", live=True, ge=0, le=10**6
+    )
+    requests_burst: int = setting(10_000, "how many of them at once", live=True, ge=1, le=10**6)
+    tenant_requests_per_s: int = setting(
+        2000, "the same of all keys and work of one tenant together; 0: any number", live=True, ge=0, le=10**6
+    )
+    tenant_requests_burst: int = setting(20_000, "how many of them at once", live=True, ge=1, le=10**6)
+    websocket_origins: list[str] = setting(
+        [], "pages that may open WebSockets here, as https://NAME; those of this host may", live=True, max_length=64
+    )
 
 
-class MonitoringSection(Section):
-    """Logs and figures about the agent itself."""
+class GrpcSection(Section):
+    """The gRPC API, which a process of its own serves."""
 
-    log_level: Literal["debug", "info", "warning", "error"] = setting("info", "least severe level logged", live=True)
-    log_max_bytes: ByteCount = setting(16 * 2**20, "agent.log is rotated at this size, three older ones are kept")
-    beat_interval_s: float = setting(1.0, "time between heartbeats of the agent's processes", ge=0.1, le=60)
-    otlp_endpoint: str = setting(
+    listen: Annotated[str, AfterValidator(address_and_port)] = setting(
         "",
-        "collector that is sent spans of jobs by OTLP over HTTP, as http://127.0.0.1:4318; empty: none are made",
-        pattern=r"^(https?://[^\s/]+(/\S*)?)?$",
-        max_length=1000,
+        "where, as ADDRESS:PORT; port 0: any free one; empty: not at all. Beyond loopback with the host's certificate",
     )
-    hang_margin_s: float = setting(
-        2.0, "time beyond what a server declared for a handler until it is taken for hung and killed", ge=0.1, le=600
+    client_authorities: str = setting(
+        "", "file of certificates (PEM): clients show one of theirs, beside a token; empty: tokens alone"
     )
-
-    @model_validator(mode="after")
-    def _margin_covers_a_beat(self) -> MonitoringSection:
-        # A pause of the host too short to be seen as one may cost a whole interval.
-        if self.hang_margin_s < self.beat_interval_s:
-            raise PydanticCustomError(
-                "inconsistent",
-                "hang_margin_s ({margin}) is less than beat_interval_s ({interval})",
-                {"key": "hang_margin_s", "margin": self.hang_margin_s, "interval": self.beat_interval_s},
-            )
-        return self
 
 
 class FaultsSection(Section):
@@ -454,8 +478,12 @@ class Settings(Section):
     work: WorkSection = WorkSection()
     sessions: SessionsSection = SessionsSection()
     objects: ObjectsSection = ObjectsSection()
+    transports: TransportsSection = TransportsSection()
+    model_gateway: ModelGatewaySection = ModelGatewaySection()
     state: StateSection = StateSection()
     security: SecuritySection = SecuritySection()
+    grpc: GrpcSection = GrpcSection()
+    oidc: OidcSection = OidcSection()
     monitoring: MonitoringSection = MonitoringSection()
     faults: FaultsSection = FaultsSection()
     notifications: NotificationsSection = NotificationsSection()

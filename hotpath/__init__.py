@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from .reference.dotted_parts import ContextParts, DottedParts
     from .reference.forecast import Forecast
     from .reference.memory_pool import Block, Blocks, Defragmentation, MemoryPool, Move
+    from .reference.message_ring import MessageRing
     from .reference.placement import PlacementEngine
     from .reference.priority_bitmap import PriorityBitmap
     from .reference.timer_wheel import TimerWheel
@@ -27,6 +28,7 @@ elif os.environ.get("ACTORGRID_PURE_PYTHON") == "1":
     from .reference.dotted_parts import ContextParts, DottedParts
     from .reference.forecast import Forecast
     from .reference.memory_pool import Block, Blocks, Defragmentation, MemoryPool, Move
+    from .reference.message_ring import MessageRing
     from .reference.placement import PlacementEngine
     from .reference.priority_bitmap import PriorityBitmap
     from .reference.timer_wheel import TimerWheel
@@ -38,6 +40,7 @@ else:
         from .dotted_parts import ContextParts, DottedParts
         from .forecast import Forecast
         from .memory_pool import Block, Blocks, Defragmentation, MemoryPool, Move
+        from .message_ring import MessageRing
         from .placement import PlacementEngine
         from .priority_bitmap import PriorityBitmap
         from .timer_wheel import TimerWheel
@@ -48,6 +51,7 @@ else:
         from .reference.dotted_parts import ContextParts, DottedParts
         from .reference.forecast import Forecast
         from .reference.memory_pool import Block, Blocks, Defragmentation, MemoryPool, Move
+        from .reference.message_ring import MessageRing
         from .reference.placement import PlacementEngine
         from .reference.priority_bitmap import PriorityBitmap
         from .reference.timer_wheel import TimerWheel
@@ -65,6 +69,7 @@ __all__ = [
     "Forecast",
     "LatencyWindow",
     "MemoryPool",
+    "MessageRing",
     "Move",
     "NodeView",
     "Placement",

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+from .closeness import closeness_number, near_masks, near_set
 from .records import WHOLE_GPU_MILLI, NodeView
 
 Devices = tuple[int, ...]
@@ -18,7 +19,7 @@ class GangNeeds:
     *apart*: no two members on one node.
     """
 
-    __slots__ = ("apart", "count", "cpu", "device_memory", "gang", "memory", "milli", "models", "within")
+    __slots__ = ("apart", "count", "cpu", "device_memory", "gang", "memory", "milli", "models", "near", "within")
 
     def __init__(self, arguments: Mapping[str, Any], *, apart: bool = False) -> None:
         self.apart = apart
@@ -28,6 +29,7 @@ class GangNeeds:
         self.milli: int = arguments.get("gpu_milli", WHOLE_GPU_MILLI)
         self.device_memory: int = arguments.get("gpu_memory_mib", 0)
         self.models = frozenset(arguments.get("gpu_models", ()))
+        self.near = closeness_number(arguments.get("gpu_topology", "")) if self.count > 1 else 0
         self.gang: int = arguments.get("gang", 1)
         self.within: dict[str, frozenset[int]] = {}
         for name, indexes in arguments.get("within", ()):
@@ -73,13 +75,14 @@ class Free:
 class NodeCapacity:
     """The capacity of one node: what is free on it now, and who fits into that or into what would be free."""
 
-    __slots__ = ("draining", "free", "models", "name", "number")
+    __slots__ = ("draining", "free", "models", "name", "near", "number")
 
     def __init__(self, view: NodeView, number: int) -> None:
         self.name = view.name
         self.number = number
         self.draining = view.draining
         self.models = tuple(gpu.model for gpu in view.gpus)
+        self.near = near_masks(view.name, view.near, len(view.gpus))
         self.free = Free(
             view.cpu_milli_free,
             view.memory_mib_free,
@@ -119,6 +122,8 @@ class NodeCapacity:
             return 0
         if not needs.count:
             return most
+        if needs.near:
+            return len(self._close(free, needs, most))
         shares = [each for _, each in self.slots(free, needs)]
         if needs.count == 1:
             return min(most, sum(shares))
@@ -130,6 +135,8 @@ class NodeCapacity:
 
     def choose(self, free: Free, needs: GangNeeds, members: int) -> list[Devices]:
         """Devices for so many members, which are known to fit: for one member those with least left."""
+        if needs.near:
+            return self._close(free, needs, members)
         slots = self.slots(free, needs)
         chosen: list[Devices] = []
         if members == 1:
@@ -141,6 +148,20 @@ class NodeCapacity:
             for index in most:
                 left[index] -= 1
             chosen.append(tuple(sorted(most)))
+        return chosen
+
+    def _close(self, free: Free, needs: GangNeeds, most: int) -> list[Devices]:
+        """Devices that are as close as asked, for one member after the other, as the engine places them."""
+        left = dict(self.slots(free, needs))
+        chosen: list[Devices] = []
+        while len(chosen) < most:
+            usable = sum(1 << index for index, shares in left.items() if shares)
+            found = near_set(self.near, needs.near, usable, needs.count)
+            if found is None:
+                break
+            chosen.append(found)
+            for index in found:
+                left[index] -= 1
         return chosen
 
 

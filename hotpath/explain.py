@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Sequence
 from typing import Any
 
+from .closeness import closeness_number, near_masks, near_set
 from .records import NodeView, Share
 
 
@@ -19,15 +20,18 @@ def explain_misfit(
     gpu_models: Collection[str],
     exclude: Collection[str],
     within: Iterable[Share],
+    gpu_topology: str = "",
 ) -> dict[str, Any]:
     """What one gang member meets on each node.
 
     ``failed`` counts nodes per constraint (a node may fail several): ``draining``, ``excluded``,
     ``gpu_model``, ``gpu_count`` (too few GPUs in all), ``gpu_busy`` (enough of them, not enough free),
-    ``gpu_memory``, ``cpu``, ``memory``. ``nearest`` is the node failing fewest of them, then missing
+    ``gpu_memory``, ``gpu_topology`` (enough of them free, but not so close), ``cpu``, ``memory``.
+    ``nearest`` is the node failing fewest of them, then missing
     least GPU, then least CPU; ``None`` when something fits or no node could ever serve.
     """
     allowed = {name: set(indexes) for name, indexes in within}
+    number = closeness_number(gpu_topology) if gpu_count > 1 else 0
     failed: dict[str, int] = {}
     fitting = 0
     best: tuple[tuple[int, ...], dict[str, Any]] | None = None
@@ -40,34 +44,40 @@ def explain_misfit(
             reasons.append("excluded")
         never = bool(reasons)
         if gpu_count:
+            gpus = node.gpus
             usable = [
-                gpu
-                for index, gpu in enumerate(node.gpus)
+                index
+                for index, gpu in enumerate(gpus)
                 if (not allowed or index in allowed.get(node.name, ())) and (not gpu_models or gpu.model in gpu_models)
             ]
-            large = [gpu for gpu in usable if gpu.memory_mib >= gpu_memory_mib]
-            open_now = [gpu for gpu in large if gpu.milli_free >= gpu_milli]
-            roomy = [gpu for gpu in open_now if gpu.memory_mib_free >= gpu_memory_mib]
+            large = [index for index in usable if gpus[index].memory_mib >= gpu_memory_mib]
+            open_now = [index for index in large if gpus[index].milli_free >= gpu_milli]
+            roomy = [index for index in open_now if gpus[index].memory_mib_free >= gpu_memory_mib]
             if len(usable) < gpu_count:
                 reasons.append("gpu_model" if gpu_models and not usable and node.gpus else "gpu_count")
                 never = True
             elif len(large) < gpu_count:
                 reasons.append("gpu_memory")
                 never = True
-                missing["gpu_memory_mib"] = gpu_memory_mib - max(gpu.memory_mib for gpu in usable)
+                missing["gpu_memory_mib"] = gpu_memory_mib - max(gpus[index].memory_mib for index in usable)
             elif len(open_now) < gpu_count:
                 reasons.append("gpu_busy")
                 missing["gpus"] = gpu_count - len(open_now)
                 missing["gpu_milli"] = sum(
-                    gpu_milli - gpu.milli_free
-                    for gpu in sorted(large, key=lambda gpu: -gpu.milli_free)[len(open_now) : gpu_count]
+                    gpu_milli - milli
+                    for milli in sorted((gpus[index].milli_free for index in large), reverse=True)[
+                        len(open_now) : gpu_count
+                    ]
                 )
             elif len(roomy) < gpu_count:
                 reasons.append("gpu_memory")
                 missing["gpus"] = gpu_count - len(roomy)
                 missing["gpu_memory_mib"] = min(
-                    gpu_memory_mib - gpu.memory_mib_free for gpu in open_now if gpu.memory_mib_free < gpu_memory_mib
+                    gpu_memory_mib - gpus[index].memory_mib_free for index in open_now if index not in roomy
                 )
+            elif number and not _are_close(node, roomy, number, gpu_count):
+                reasons.append("gpu_topology")
+                never = never or not _are_close(node, large, number, gpu_count)
         if node.cpu_milli_free < cpu_milli:
             reasons.append("cpu")
             missing["cpu_milli"] = cpu_milli - node.cpu_milli_free
@@ -96,3 +106,9 @@ def explain_misfit(
         "failed": failed,
         "nearest": None if fitting or best is None else best[1],
     }
+
+
+def _are_close(node: NodeView, indexes: Sequence[int], number: int, wanted: int) -> bool:
+    """Whether so many of these devices of the node are that close."""
+    masks = near_masks(node.name, node.near, len(node.gpus))
+    return near_set(masks, number, sum(1 << index for index in indexes), wanted) is not None

@@ -45,6 +45,7 @@ cdef struct Node:
     Party runs
     Party kept
     Py_ssize_t first        # of its devices, among all
+    unsigned long long* near    # [word][device] as in score_table; NULL: none are close
     int gpus
     int count               # how many members fit, as last counted
     bint draining
@@ -57,6 +58,7 @@ cdef struct GangNeeds:
     long long device_memory
     long long gang
     int count
+    int near                # number of the word for how close a member's devices are to be; 0: however they lie
     bint apart              # no two members on one node
     bint models             # only devices whose model is wanted
     bint within             # only devices that are allowed
@@ -93,6 +95,7 @@ cdef class Forecast:
     cdef Free left
     cdef Free here
     cdef Slot* slots
+    cdef int chosen[64]
     cdef Able* able
     cdef int* touched
     cdef int touched_count
@@ -125,6 +128,7 @@ cdef class Forecast:
     cdef int renew(self, double now) except -1
     cdef GangNeeds read_needs(self, object needs) except *
     cdef long long slots_of(self, Node* node, Free* free, GangNeeds* needs) noexcept
+    cdef bint take_near(self, Node* node, GangNeeds* needs, long long slots) noexcept
     cdef int members(self, int number, Free* free, GangNeeds* needs, long long most) noexcept
     cdef Free* left_of(self, Node* node, Span* own, bint alone, double start, double duration) noexcept
     cdef void count(self, int number, GangNeeds* needs, Span* own, bint alone, double at, double duration,

@@ -3,10 +3,13 @@
 
 from cpython.mem cimport PyMem_Calloc, PyMem_Free, PyMem_Realloc
 from libc.math cimport INFINITY, fmax, isinf
-from libc.stdlib cimport qsort
+from libc.stdlib cimport free as c_free, qsort
 from libc.string cimport memcpy, memmove, memset
 
 from actorgrid.hotpath.capacity import ENDS_MAX as _ENDS_MAX
+from actorgrid.hotpath.closeness import near_masks
+
+from .score_table cimport NEAR_MAX, near_bits, near_devices
 
 cdef enum:
     BY_END, BY_START_AND_SEQUENCE, BY_START, BY_END_ALONE
@@ -179,6 +182,7 @@ cdef class Forecast:
             node.first = first
             node.gpus = len(view.gpus)
             node.draining = view.draining
+            node.near = near_bits(near_masks(view.name, view.near, len(view.gpus)), node.gpus)
             node.free.cpu = view.cpu_milli_free
             node.free.memory = view.memory_mib_free
             node.free.milli = self.amounts + 4 * first
@@ -204,6 +208,7 @@ cdef class Forecast:
             for each in range(self.node_count):
                 PyMem_Free(self.nodes[each].runs.items)
                 PyMem_Free(self.nodes[each].kept.items)
+                c_free(self.nodes[each].near)
         PyMem_Free(self.nodes)
         PyMem_Free(self.amounts)
         PyMem_Free(self.models)
@@ -607,6 +612,7 @@ cdef class Forecast:
         found.device_memory = needs.device_memory
         found.count = needs.count
         found.gang = needs.gang
+        found.near = needs.near
         found.apart = needs.apart
         assert found.milli > 0 or not found.count, "a share of nothing"
         models = needs.models
@@ -654,6 +660,23 @@ cdef class Forecast:
                 found += 1
         return found
 
+    cdef bint take_near(self, Node* node, GangNeeds* needs, long long slots) noexcept:
+        """Take a share of each of the next devices that are as close as asked, into ``chosen``, if there are some."""
+        cdef unsigned long long usable = 0
+        cdef long long each
+        cdef int at
+        if node.near == NULL:
+            return False
+        for each in range(slots):
+            if self.slots[each].key > 0 and self.slots[each].index < NEAR_MAX:
+                usable |= <unsigned long long>1 << self.slots[each].index
+        if not near_devices(node.near, min(node.gpus, <int>NEAR_MAX), needs.near, usable, needs.count, self.chosen):
+            return False
+        for at in range(needs.count):
+            for each in range(slots):
+                self.slots[each].key -= self.slots[each].index == self.chosen[at]
+        return True
+
     cdef int members(self, int number, Free* free, GangNeeds* needs, long long most) noexcept:
         """How many members fit into *free* of that node, at most *most*."""
         cdef Node* node = self.nodes + number
@@ -678,6 +701,11 @@ cdef class Forecast:
         if not needs.count:
             return <int>most
         found = self.slots_of(node, free, needs)
+        if needs.near:
+            for each in range(most):
+                if not self.take_near(node, needs, found):
+                    return <int>each
+            return <int>most
         if needs.count == 1:
             sum = 0
             for each in range(found):
@@ -804,6 +832,11 @@ cdef class Forecast:
         cdef long long found = self.slots_of(node, free, needs), each
         cdef int member
         cdef list chosen = []
+        if needs.near:
+            for member in range(members):
+                if self.take_near(node, needs, found):
+                    chosen.append(tuple([self.chosen[each] for each in range(needs.count)]))
+            return chosen
         for each in range(found):
             # By what is left, least first; for several members by the shares it still holds, most first.
             self.slots[each].key = free.milli[self.slots[each].index] if members == 1 else -self.slots[each].key

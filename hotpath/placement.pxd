@@ -38,6 +38,7 @@ cdef class PlacementEngine:
     cdef list names
     cdef list numas
     cdef list nvlinks
+    cdef list nears
     cdef list single_shares         # of each node: what a member with device 0, 1, ... gets, and last one without;
                                     # nodes and devices point at them, so that none is looked up
     cdef dict model_numbers
@@ -55,7 +56,7 @@ cdef class PlacementEngine:
     cdef long long largest_gpus
     cdef dict kinds                 # what the mix calls a model; all others are 0
 
-    cdef tuple _views(self, Node* nodes, list names, list numas, list nvlinks)
+    cdef tuple _views(self, Node* nodes, list names, list numas, list nvlinks, list nears)
     cdef Node* node(self, object name) except NULL
     cdef int read_needs(self, MemberNeeds* needs, object cpu, object memory, object gpu_count, object gpu_milli,
                    object gpu_memory, object models) except -1

@@ -11,6 +11,7 @@ from libc.string cimport memcpy, memset
 from operator import index as as_index
 
 from actorgrid.errors import AdoptRefused, BadRequest, DuplicateNode, UnknownNode, UnknownPlacement
+from actorgrid.hotpath.closeness import closeness_number, near_masks
 from actorgrid.hotpath.explain import explain_misfit
 from actorgrid.hotpath.completion import share_worth, whole_worth
 from actorgrid.hotpath.typical_mix import DEFAULT_MIX, MIX_WEIGHT, check_mix, extent, sum_up
@@ -53,6 +54,7 @@ from .score_table cimport (
     MemberNeeds,
     details,
     gpus_size,
+    near_bits,
     grown,
     prefetch,
 )
@@ -109,6 +111,7 @@ cdef class PlacementEngine:
         self.names = []
         self.numas = []
         self.nvlinks = []
+        self.nears = []
         self.single_shares = []
         self.model_numbers = {}
         self.model_names = []
@@ -189,7 +192,7 @@ cdef class PlacementEngine:
         cdef char* devices
         cdef Node* node
         # Until the copy is made no Python code runs, so no other thread can change what is copied.
-        names, numas, nvlinks = self.names[:], self.numas[:], self.nvlinks[:]
+        names, numas, nvlinks, nears = self.names[:], self.numas[:], self.nvlinks[:], self.nears[:]
         for slot in range(count):
             size += gpus_size(self.table.nodes[slot].gpu_count) if self.table.nodes[slot].alive else 0
         nodes = <Node*>calloc(max(1, count), sizeof(Node))
@@ -206,12 +209,12 @@ cdef class PlacementEngine:
                     node.gpus = <Gpu*>(devices + size)
                     size += gpus_size(node.gpu_count)
             version, allocated, capacity = self.table.version, self.allocated_milli, self.capacity_milli
-            return Snapshot(version, self._views(nodes, names, numas, nvlinks), allocated, capacity)
+            return Snapshot(version, self._views(nodes, names, numas, nvlinks, nears), allocated, capacity)
         finally:
             free(nodes)
             free(devices)
 
-    cdef tuple _views(self, Node* nodes, list names, list numas, list nvlinks):
+    cdef tuple _views(self, Node* nodes, list names, list numas, list nvlinks, list nears):
         cdef Py_ssize_t slot
         cdef Node* node
         cdef list views = []
@@ -239,6 +242,7 @@ cdef class PlacementEngine:
                         for index in range(node.gpu_count)
                     ]),
                     nvlinks[slot],
+                    nears[slot],
                 )
             )
         return tuple(views)
@@ -264,11 +268,13 @@ cdef class PlacementEngine:
         rack=None,
         numa=None,
         nvlink=None,
+        near=None,
         devices=(),
     ):
         cdef Py_ssize_t slot
         cdef Node* node
         cdef Gpu* gpus
+        cdef unsigned long long* bits
         cdef GpuDetail* detail
         cdef int index, rack_number
         cdef long long cpu = number(cpu_milli, "cpu_milli"), memory = number(memory_mib, "memory_mib")
@@ -280,6 +286,7 @@ cdef class PlacementEngine:
         check_devices(name, gpu_count, devices)
         listed = device_list(gpu_count, gpu_model, gpu_memory_mib, devices)
         domains = device_domains(name, len(listed), numa, nvlink)
+        masks = near_masks(name, near, len(listed))
         models = [self._model(model) for model, _ in listed]
         rack_number = -1 if rack is None else self._rack(rack)
         self._need_gpus(len(listed))
@@ -291,6 +298,11 @@ cdef class PlacementEngine:
         gpus = <Gpu*>calloc(1, gpus_size(<int>len(listed)))
         if gpus == NULL:
             raise MemoryError(f"no memory for the GPUs of node {name!r}")
+        try:
+            bits = near_bits(masks, len(listed))
+        except MemoryError:
+            free(gpus)
+            raise
         detail = <GpuDetail*>(gpus + len(listed))
         for index in range(len(listed)):
             gpus[index].milli_free = WHOLE
@@ -306,10 +318,11 @@ cdef class PlacementEngine:
             self.names.append(name)
             self.numas.append(numa)
             self.nvlinks.append(nvlink)
+            self.nears.append(near)
             self.single_shares.append(shares)
             self.table.nodes[slot].dirty = False
         else:
-            self.names[slot], self.numas[slot], self.nvlinks[slot] = name, numa, nvlink
+            self.names[slot], self.numas[slot], self.nvlinks[slot], self.nears[slot] = name, numa, nvlink, near
             self.single_shares[slot] = shares
         node = &self.table.nodes[slot]
         # A slot that was used before may still be in the table's list of stale nodes: unmarked, it would be listed twice.
@@ -325,6 +338,7 @@ cdef class PlacementEngine:
         node.cpu = node.cpu_free = cpu
         node.memory = node.memory_free = memory
         node.gpus = gpus
+        node.near = bits
         summarise(node)
         self.by_name[name] = slot
         self.capacity_milli += node.milli_free
@@ -375,11 +389,13 @@ cdef class PlacementEngine:
         self.priced_for = 0
         free(node.gpus)
         node.gpus = NULL
+        free(node.near)
+        node.near = NULL
         node.alive = False
         slot = self.by_name.pop(name)
         self.table.touch(slot, True)
         self.vacant = min(self.vacant, <Py_ssize_t>slot)
-        self.names[slot] = self.numas[slot] = self.nvlinks[slot] = self.single_shares[slot] = None
+        self.names[slot] = self.numas[slot] = self.nvlinks[slot] = self.nears[slot] = self.single_shares[slot] = None
         return tuple(touched)
 
     def drain(self, name, draining=True):
@@ -409,6 +425,7 @@ cdef class PlacementEngine:
         gpu_milli=WHOLE,
         gpu_memory_mib=0,
         gpu_models=(),
+        gpu_topology="",
         gang=1,
         exclude=(),
         prefer_racks=(),
@@ -421,6 +438,8 @@ cdef class PlacementEngine:
         cdef Py_ssize_t members = 1 if gang is 1 else gang_size(gang)
         cdef tuple shares
         self.read_needs(&needs, cpu_milli, memory_mib, gpu_count, gpu_milli, gpu_memory_mib, gpu_models)
+        if gpu_topology != "":
+            needs.near = near_number(gpu_topology, needs.gpu_count)
         if id is not None and id in self.held:
             raise BadRequest(f"a placement {id!r} is held already")
         shares = self.place_all(&needs, members, exclude, prefer_racks, within, self.policy_code, &slot, &gpu, False)
@@ -495,6 +514,7 @@ cdef class PlacementEngine:
         gpu_milli=WHOLE,
         gpu_memory_mib=0,
         gpu_models=(),
+        gpu_topology="",
         gang=1,
         exclude=(),
         prefer_racks=(),
@@ -507,6 +527,7 @@ cdef class PlacementEngine:
         cdef tuple shares
         within = tuple(within)
         self.read_needs(&needs, cpu_milli, memory_mib, gpu_count, gpu_milli, gpu_memory_mib, gpu_models)
+        needs.near = near_number(gpu_topology, needs.gpu_count)
         report = explain_misfit(
             self.nodes(),
             cpu_milli=cpu_milli,
@@ -515,6 +536,7 @@ cdef class PlacementEngine:
             gpu_milli=gpu_milli,
             gpu_memory_mib=gpu_memory_mib,
             gpu_models=gpu_models,
+            gpu_topology=gpu_topology,
             exclude=exclude,
             within=within,
         )
@@ -621,6 +643,7 @@ cdef class PlacementEngine:
             )
         needs.gpu_count = <int>min(count, 2**30)
         needs.gpu_milli = <int>milli
+        needs.near = 0
         needs.models = 0
         if models != ():
             needs.models = self.models_number(models)
@@ -929,6 +952,11 @@ cdef long long members_that_fit(Node* node, MemberNeeds* needs) noexcept nogil:
                 count += node.gpus[index].milli_free // needs.gpu_milli
         found = min(found, count // needs.gpu_count)
     return found
+
+
+cdef int near_number(object word, int count) except -1:
+    cdef int found = closeness_number(word)
+    return found if count > 1 else 0
 
 
 cdef Py_ssize_t gang_size(object gang) except -1:

@@ -58,6 +58,7 @@ class NodeView(NamedTuple):
     memory_mib_free: int
     gpus: tuple[GpuView, ...]
     nvlink: tuple[int, ...] | None = None
+    near: tuple[str, ...] | None = None
 
 
 class Snapshot(NamedTuple):

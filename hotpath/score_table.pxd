@@ -14,6 +14,7 @@ cdef extern from *:
 
 cdef enum:
     WHOLE = 1000
+    NEAR_MAX = 64           # devices of a node that can be close to each other
     BLOCK = 64              # nodes a maximum stands for
     ROWS_MAX = 512          # classes of equal needs alive at a time
     INDEX_SIZE = 2048
@@ -65,6 +66,7 @@ cdef struct Node:
     long long memory_free
     unsigned long long excluded     # call that listed this node in `exclude`
     unsigned long long allowed      # call that listed this node in `within`
+    unsigned long long* near        # [word][device]: the devices that are that close, as bits; NULL: none are
     Gpu* gpus                       # behind them their details, and those of none: what a member without a device gets
 
 
@@ -75,6 +77,7 @@ cdef struct MemberNeeds:
     int gpu_count
     int gpu_milli
     int models                      # number of the set of models that may serve; 0: any
+    int near                        # number of the word for how close its devices are to be; 0: however they lie
     int cpu_class                   # rows that ask for the same CPU share one
     unsigned long long used_at
 
@@ -86,7 +89,7 @@ cdef struct Place:                  # of a row in the order: what a column asks 
     int gpu_count
     int cpu_class
     int group_end                   # the first place with other devices; until there the CPU grows
-    bint is_special                 # asks for device memory, for models or for several shares
+    bint is_special                 # asks for device memory, for models, for several shares or for what is close
 
 
 cdef struct Devices:                # of a node of one model, summed up
@@ -116,6 +119,11 @@ cdef inline size_t gpus_size(int count) noexcept nogil:
 
 
 cdef void* grown(void* block, Py_ssize_t count, Py_ssize_t size) except NULL
+
+
+cdef unsigned long long* near_bits(object masks, Py_ssize_t count) except? NULL
+cdef bint near_devices(const unsigned long long* near, int count, int number, unsigned long long usable, int wanted,
+                       int* chosen) noexcept nogil
 
 
 @cython.final
@@ -216,6 +224,7 @@ cdef class ScoreTable:
     cdef bint fits(self, Node* node, MemberNeeds* needs, unsigned long long call) noexcept nogil
     cdef bint usable(self, Node* node, int at, MemberNeeds* needs, unsigned long long call) noexcept nogil
     cdef int score(self, Node* node, MemberNeeds* needs, unsigned long long call) noexcept nogil
+    cdef bint near_set(self, Node* node, MemberNeeds* needs, unsigned long long call, int* chosen) noexcept nogil
     cdef int pick(self, Node* node, MemberNeeds* needs, unsigned long long call, int* chosen) noexcept nogil
     cdef int pick_in_domains(self, Node* node, MemberNeeds* needs, unsigned long long call, int* chosen) noexcept nogil
     cdef int rank(self, long long cpu_free) noexcept nogil

@@ -14,6 +14,7 @@ from cpython.array cimport array
 from libc.stdlib cimport calloc, free, realloc
 from libc.string cimport memcpy, memset
 
+from actorgrid.hotpath.closeness import CLOSENESS, DEVICES_MAX, STEPS_MAX as _STEPS_MAX
 from actorgrid.hotpath.typical_mix import MIX_WEIGHT as _MIX_WEIGHT
 from actorgrid.hotpath.typical_mix import DEMAND_UNIT as _DEMAND_UNIT, KINDS_MAX as _KINDS_MAX
 from actorgrid.hotpath.reference.completion import PART_BITS as _PART_BITS, UNIT as _UNIT
@@ -30,6 +31,17 @@ from .completion cimport CPU_KEPT, ints, worth_between
 cdef extern from *:
     """
     #include <string.h>
+    #if defined(__GNUC__)
+    #define actorgrid_popcount(bits) __builtin_popcountll(bits)
+    #else
+    static int actorgrid_popcount(unsigned long long bits)
+    {
+        int found = 0;
+        for (; bits; bits &= bits - 1) found++;
+        return found;
+    }
+    #endif
+    #define actorgrid_lowest(bits) actorgrid_popcount(((bits) & (0 - (bits))) - 1)
     static short actorgrid_highest(const short* scores, int count)
     {
         short found = 0;
@@ -51,6 +63,8 @@ cdef extern from *:
         return found;
     }
     """
+    int popcount "actorgrid_popcount"(unsigned long long bits) noexcept nogil
+    int lowest "actorgrid_lowest"(unsigned long long bits) noexcept nogil
     short highest_of "actorgrid_highest"(const short* scores, int count) noexcept nogil
     int differing "actorgrid_differing"(const short* before, const short* after, int count,
                                         unsigned short* places) noexcept nogil
@@ -69,9 +83,11 @@ cdef enum:
     PRICE_MAX = 13107
     FILLED_TENTHS = 7
     PRICE_SHIFT = 20
+    NEAR_WORDS = 5
     BLOCK_EMPTY = -3
     BLOCK_MIXED = -2
 
+assert (NEAR_MAX, len(CLOSENESS)) == (DEVICES_MAX, NEAR_WORDS)
 assert (MIX_WEIGHT, UNIT, PART_BITS, KINDS_MAX) == (_MIX_WEIGHT, _UNIT, _PART_BITS, _KINDS_MAX)
 assert (DEMAND_UNIT, SHORTAGE_FREE, PRICE_SLOPE, PRICE_MAX, FILLED_TENTHS, PRICE_SHIFT) == (
     _DEMAND_UNIT, _SHORTAGE_FREE, _PRICE_SLOPE, _PRICE_MAX, _FILLED_TENTHS, _PRICE_SHIFT)
@@ -82,6 +98,78 @@ cdef void* grown(void* block, Py_ssize_t count, Py_ssize_t size) except NULL:
     if larger == NULL:
         raise MemoryError(f"no memory for {count} placement records")
     return larger
+
+
+cdef int STEPS_MAX = _STEPS_MAX
+
+
+cdef unsigned long long* near_bits(object masks, Py_ssize_t count) except? NULL:
+    """The bits of ``closeness.near_masks``, to be freed by who asked; NULL of none."""
+    cdef unsigned long long* found
+    cdef Py_ssize_t at, word
+    if masks is None:
+        return NULL
+    count = min(count, <Py_ssize_t>NEAR_MAX)
+    found = <unsigned long long*>calloc(NEAR_WORDS * count, sizeof(unsigned long long))
+    if found == NULL:
+        raise MemoryError("no memory for how close devices are")
+    for word in range(NEAR_WORDS):
+        for at in range(count):
+            found[word * count + at] = masks[word][at]
+    return found
+
+
+cdef bint near_devices(const unsigned long long* near, int count, int number, unsigned long long usable, int wanted,
+                       int* chosen) noexcept nogil:
+    """See ``closeness.near_set``: whether there is a set; *chosen*, unless NULL, gets it, lowest number first."""
+    cdef int word
+    cdef int found[NEAR_MAX]
+    cdef int* into = chosen
+    if chosen == NULL:
+        into = found
+    if wanted > NEAR_MAX:
+        return False
+    for word in range(number):
+        if search_near(near + word * count, count, usable, wanted, into):
+            sort(into, wanted)
+            return True
+    return False
+
+
+cdef bint search_near(const unsigned long long* near, int count, unsigned long long usable, int wanted,
+                      int* chosen) noexcept nogil:
+    cdef int starts[NEAR_MAX]
+    cdef int at, start, used = 0, steps = STEPS_MAX
+    # By how many others are that close, then by number.
+    for at in range(count):
+        if usable >> at & 1:
+            starts[used] = popcount(near[at] & usable) << 8 | at
+            used += 1
+    sort(starts, used)
+    for at in range(used):
+        start = starts[at] & 255
+        usable &= ~(<unsigned long long>1 << start)
+        chosen[0] = start
+        if extend_near(near, near[start] & usable, wanted - 1, chosen + 1, &steps):
+            return True
+    return False
+
+
+cdef bint extend_near(const unsigned long long* near, unsigned long long among, int missing, int* chosen,
+                      int* steps) noexcept nogil:
+    cdef int at
+    if missing == 0:
+        return True
+    while popcount(among) >= missing:
+        if steps[0] == 0:
+            return False
+        steps[0] -= 1
+        at = lowest(among)
+        among &= among - 1
+        chosen[0] = at
+        if extend_near(near, among & near[at], missing - 1, chosen + 1, steps):
+            return True
+    return False
 
 
 cdef inline int clamped(long long score) noexcept nogil:
@@ -126,6 +214,7 @@ cdef class ScoreTable:
         cdef Py_ssize_t slot
         for slot in range(self.used):
             free(self.nodes[slot].gpus)
+            free(self.nodes[slot].near)
         free(self.nodes)
         free(self.cells)
         free(self.maxima)
@@ -290,7 +379,7 @@ cdef class ScoreTable:
             if (
                 other.cpu == needs.cpu and other.gpu_memory == needs.gpu_memory
                 and other.gpu_count == needs.gpu_count and other.gpu_milli == needs.gpu_milli
-                and other.models == needs.models
+                and other.models == needs.models and other.near == needs.near
             ):
                 return row
             mark += 1
@@ -351,7 +440,8 @@ cdef class ScoreTable:
             same_devices = at > 0 and before.gpu_count == needs.gpu_count and before.gpu_milli == needs.gpu_milli
             self.places[at] = Place(
                 needs.cpu, row, needs.gpu_milli, needs.gpu_count, needs.cpu_class, end,
-                needs.models != 0 or needs.gpu_memory != 0 or (needs.gpu_count > 1 and needs.gpu_milli < WHOLE),
+                needs.models != 0 or needs.gpu_memory != 0 or needs.near != 0
+                or (needs.gpu_count > 1 and needs.gpu_milli < WHOLE),
             )
             if not same_devices:
                 end = at
@@ -372,7 +462,9 @@ cdef class ScoreTable:
             return a.cpu > b.cpu
         if a.gpu_memory != b.gpu_memory:
             return a.gpu_memory > b.gpu_memory
-        return a.models > b.models
+        if a.models != b.models:
+            return a.models > b.models
+        return a.near > b.near
 
     cdef void index_row(self, int row) noexcept nogil:
         cdef unsigned long long mark = hashed(&self.row_needs[row])
@@ -566,7 +658,7 @@ cdef class ScoreTable:
             if place.is_special:
                 if needs.models and not self.may[needs.models * self.model_capacity + node.model]:
                     continue
-                if needs.gpu_memory or (needs.gpu_count > 1 and needs.gpu_milli < WHOLE):
+                if needs.near or needs.gpu_memory or (needs.gpu_count > 1 and needs.gpu_milli < WHOLE):
                     scores[row] = <short>self.score(node, needs, 0)
                     continue
             if self.policy == FGD:
@@ -842,7 +934,7 @@ cdef class ScoreTable:
         for at in range(node.gpu_count):
             found += self.usable(node, at, needs, call)
             if found == needs.gpu_count:
-                return True
+                return needs.near == 0 or self.near_set(node, needs, call, NULL)
         return False
 
     cdef int score(self, Node* node, MemberNeeds* needs, unsigned long long call) noexcept nogil:
@@ -905,6 +997,16 @@ cdef class ScoreTable:
             return clamped(value + (SCORE_EVEN - 1 if count else 0))
         return clamped(value + (0 if count else SCORE_EVEN - 1))
 
+    cdef bint near_set(self, Node* node, MemberNeeds* needs, unsigned long long call, int* chosen) noexcept nogil:
+        """As ``near_devices``, of the devices that may serve; *chosen* may be NULL."""
+        cdef unsigned long long usable = 0
+        cdef int at, count = min(node.gpu_count, <int>NEAR_MAX)
+        if node.near == NULL:
+            return False
+        for at in range(count):
+            usable |= <unsigned long long>self.usable(node, at, needs, call) << at
+        return near_devices(node.near, count, needs.near, usable, needs.gpu_count, chosen)
+
     cdef int pick(self, Node* node, MemberNeeds* needs, unsigned long long call, int* chosen) noexcept nogil:
         """The devices that a member gets on a node that it fits, lowest number first; gives how many."""
         cdef int at, best, taken, other, wanted = needs.gpu_count
@@ -913,6 +1015,9 @@ cdef class ScoreTable:
         cdef long long value, best_value
         if wanted == 0:
             return 0
+        if needs.near:
+            self.near_set(node, needs, call, chosen)
+            return wanted
         if needs.gpu_milli == WHOLE and node.several_domains and self.policy != DEVICE_SCORE:
             return self.pick_in_domains(node, needs, call, chosen)
         if self.policy <= FGD and wanted == 1:
@@ -1093,7 +1198,7 @@ cdef inline bint roomier(Gpu* a, Gpu* b, bint least) noexcept nogil:
 cdef inline unsigned long long hashed(MemberNeeds* needs) noexcept nogil:
     cdef unsigned long long z = <unsigned long long>needs.cpu * <unsigned long long>0x9E3779B97F4A7C15
     z ^= <unsigned long long>(needs.gpu_milli * 67 + needs.gpu_count) * <unsigned long long>0x165667B19E3779F9
-    z ^= <unsigned long long>(needs.gpu_memory * 31 + needs.models) * <unsigned long long>0x27D4EB2F165667C5
+    z ^= <unsigned long long>(needs.gpu_memory * 31 + needs.models + needs.near * 8191) * <unsigned long long>0x27D4EB2F165667C5
     return z ^ (z >> 29) ^ (z >> 47)
 
 

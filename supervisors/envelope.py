@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import pickle  # nosec B403 - between processes that proved the boot's key to each other
+from dataclasses import dataclass, field
 from typing import Any
 
 from .ref import Ref
@@ -27,9 +28,22 @@ class Envelope:
 
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """Casts that travel as one message; they are handled one after another, as if each had come by itself."""
+    """Casts that travel as one message; they are handled one after another, as if each had come by itself.
+
+    One that is sent to several is pickled once: what is in it must not change after the first has it.
+    """
 
     messages: tuple[Any, ...]
+    _pickled: list[bytes] = field(default_factory=list, init=False, repr=False, compare=False)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        if not self._pickled:
+            self._pickled.append(pickle.dumps(self.messages, pickle.HIGHEST_PROTOCOL))
+        return _batch_of, (self._pickled[0],)
+
+
+def _batch_of(pickled: bytes) -> Batch:
+    return Batch(pickle.loads(pickled))  # nosec B301 - see wire.py
 
 
 @dataclass(frozen=True, slots=True)

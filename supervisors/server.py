@@ -18,7 +18,7 @@ import inspect
 import itertools
 import logging
 import os
-from collections.abc import Callable, Coroutine, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Mapping
 from dataclasses import replace
 from typing import Any, ClassVar, TypeVar
 
@@ -150,9 +150,9 @@ class Server:
             return False
         return True
 
-    def cast_all(self, to: str | Ref, messages: Sequence[Any]) -> bool:
+    def cast_all(self, to: str | Ref, batch: Batch) -> bool:
         """Cast several messages, which travel as one and are handled in their order; ``False``: none of them went."""
-        return self.cast(to, messages[0] if len(messages) == 1 else Batch(tuple(messages)))
+        return self.cast(to, batch)
 
     def cast_after(self, delay_s: float, to: str | Ref, message: Any) -> Timer:
         """``erlang:send_after``: cast once *delay_s* have passed, unless the timer is cancelled before."""

@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import os
 import select
-import time
 from collections.abc import Callable
 from contextlib import suppress
 from typing import Any
 
 import psutil
 
-PAUSE_MS = 5
-
+from tests.patience import Patience
 
 PF_EXITING = 0x4
 """In the flags of ``/proc/PID/stat``: the kernel is ending it (include/linux/sched.h)."""
@@ -60,12 +58,11 @@ def server_below(pid: int, server: str) -> int:
 
 def until(condition: Callable[[], Any], what: str, within_s: float = 60.0) -> Any:
     """The first true value of *condition*; fails the test when there is none in time."""
-    deadline = time.monotonic() + within_s
-    pause = select.poll()
+    patience = Patience(within_s)
     while True:
         value = condition()
         if value:
             return value
-        if time.monotonic() > deadline:
+        if patience.is_over:
             raise AssertionError(f"not within {within_s:g} s: {what}")
-        pause.poll(PAUSE_MS)
+        patience.pause()

@@ -9,8 +9,11 @@ import select
 import struct
 import subprocess
 import termios
-import time
 from collections.abc import Callable, Mapping, Sequence
+
+from tests.patience import Patience
+
+LOOK_S = 0.1
 
 
 def seen_on_terminal(
@@ -75,21 +78,21 @@ class Typist:
 
     def until(self, text: str, timeout_s: float = 60.0) -> str:
         """Read until *text* has come, which counts as read then; gives all before it and itself."""
-        deadline = time.monotonic() + timeout_s
+        patience = Patience(timeout_s)
         while text.encode() not in self.seen:
-            left_s = deadline - time.monotonic()
-            if left_s <= 0 or not select.select([self._ours], [], [], left_s)[0]:
+            if select.select([self._ours], [], [], LOOK_S)[0]:
+                self._read()
+            elif patience.is_over:
                 raise AssertionError(f"{text!r} did not come: {self.seen!r}")
-            self._read()
         at = self.seen.index(text.encode()) + len(text.encode())
         found, self.seen = self.seen[:at], self.seen[at:]
         return found.decode(errors="replace")
 
     def end(self, timeout_s: float = 60.0) -> int:
         """The exit status, when the command has ended; all that it still said is in ``seen``."""
-        deadline = time.monotonic() + timeout_s
+        patience = Patience(timeout_s)
         while self._process.poll() is None:
-            if time.monotonic() > deadline:
+            if patience.is_over:
                 raise AssertionError(f"it has not ended: {self.seen!r}")
             if select.select([self._ours], [], [], 0.05)[0]:
                 self._read()

@@ -291,6 +291,11 @@ def far_path(store_path: str) -> str:
     return store_path + "r"
 
 
+def bulk_path(store_path: str) -> str:
+    """The socket where large objects of other hosts are brought from, beside that of this host's own store."""
+    return store_path + "b"
+
+
 def encode_far_line(host_id: str) -> bytes:
     """The line that names the host, in front of hello."""
     return host_id.encode() + b"\n"

@@ -20,8 +20,9 @@ were begun, and sends only those again that were not.
 
 Nothing is unpickled before the secret was compared.
 
-A caller on another host says all this over a kept stream (kept_stream.py), through the agents of both hosts. It says
-first, on one line to its own, whom it wants (``FarCaller``), and the actor's agent, which makes the file then::
+A caller on another host says all this over a kept stream (kept_stream.py), through the agents of both hosts; one on a
+machine that is no host, through the door of a host and its agent. On one line it is said first whom it wants
+(``FarCaller``), and the actor's agent, which makes the file then, says::
 
     ["far"]                                          with the descriptor, in front of what the caller says
 
@@ -35,7 +36,7 @@ import struct
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
-from actorgrid.errors import ActorGridError, MalformedBody
+from actorgrid.errors import ActorGridError, BadRequest, MalformedBody
 
 from .frames import encode_frame
 from .task_frames import MAX_TASK_ID, CancelTask
@@ -106,9 +107,10 @@ class FarCaller(NamedTuple):
 CallerFrame = ActorHello | MethodCall | CancelTask | StopActor | FarPrelude
 
 
-def encode_actor_hello(secret: str, python: str) -> bytes:
+def encode_actor_hello(secret: str, python: str, objects: bool = True) -> bytes:
     """The first frame of a caller."""
-    return encode_frame(["hello", {"version": PROTOCOL_VERSION, "secret": secret, "python": python, "objects": True}])
+    said = {"version": PROTOCOL_VERSION, "secret": secret, "python": python, "objects": objects}
+    return encode_frame(["hello", said])
 
 
 def is_locked(owner_fd: int) -> bool:
@@ -160,6 +162,14 @@ def check_far_caller(wanted: FarCaller) -> FarCaller:
     ):
         raise MalformedBody("not an actor, or not a caller", found=repr((host_id, folder, actor_id, caller))[:200])
     return wanted
+
+
+def far_caller_of(head: object) -> FarCaller:
+    """Whom the head of a stream to an actor names. Raises BadRequest, MalformedBody."""
+    match head:
+        case {"host_id": str(host), "folder": str(folder), "actor_id": str(actor), "caller": str(caller), "asks": asks}:
+            return check_far_caller(FarCaller(host, folder, actor, caller, asks is True))
+    raise BadRequest("a stream to an actor says which, and whose it is", found=str(head)[:200])
 
 
 def _is_hex(text: str, size: int) -> bool:

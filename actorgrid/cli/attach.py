@@ -21,7 +21,6 @@ if TYPE_CHECKING:
     from actorgrid.client.job_channel import ChannelAddress
     from actorgrid.client.relay import Relay
 
-    from .channel_session import ChannelSession
 
 LOOK_S = 0.2
 SETTLE_S = 30.0
@@ -123,6 +122,9 @@ class TerminalAttendance:
             while True:
                 job = self._await_start(over)
                 if job["state"] in FINAL_STATES:
+                    number = job["attempts"][-1]["number"] if job["attempts"] else 0
+                    if number > over:
+                        self._show_rest(number, 0)  # it was too short for us to come to its terminal
                     return job
                 try:
                     address = self._address()
@@ -186,7 +188,7 @@ class TerminalAttendance:
         try:
             session.run()
         except JobNotRunning:
-            self._show_rest(address, session)
+            self._show_rest(address.attempt, session.at)
         except (SessionLeft, KeyboardInterrupt) as left:
             self.left_with = left.code if isinstance(left, SessionLeft) else 0
             say(f"\nactorgrid: left; the job goes on: actorgrid attach {self._job_id[:8]}", err=True)
@@ -195,11 +197,11 @@ class TerminalAttendance:
             channel.close()
         return True
 
-    def _show_rest(self, address: ChannelAddress, session: ChannelSession) -> None:
-        """Show what the terminal had still to say when it was gone: it is in the output that is kept."""
+    def _show_rest(self, attempt: int, offset: int) -> None:
+        """Show what the terminal said from *offset* on when it was gone: it is in the output that is kept."""
         from actorgrid.client.http import segment
 
-        query = {"stream": "stdout", "attempt": address.attempt, "offset": session.at, "rank": self._rank or None}
+        query = {"stream": "stdout", "attempt": attempt, "offset": offset, "rank": self._rank or None}
         try:
             with self._call.http.stream(f"/api/jobs/{segment(self._job_id)}/logs", **query) as response:
                 while piece := response.read1(64 * 1024):

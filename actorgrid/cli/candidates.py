@@ -104,6 +104,12 @@ def _find_settings(http: AdminHttp, begun: str) -> list[tuple[str, str]]:
     return [(str(each["key"]), f"now {each['value']}") for each in settings if str(each["key"]).startswith(begun)]
 
 
+def _find_services(http: AdminHttp, begun: str) -> list[tuple[str, str]]:
+    found = http.get("/api/services")["services"]
+    about = ((str(each["name"]), f"{each['ready']} of {each['target']}") for each in found)
+    return [(name, text) for name, text in about if name.startswith(begun)]
+
+
 def _find_schedules(http: AdminHttp, begun: str) -> list[tuple[str, str]]:
     found = http.get("/api/schedules")["schedules"]
     about = ((str(each["name"]), "paused" if each["paused"] else each["cron"] or "") for each in found)
@@ -120,6 +126,8 @@ locks: Candidates = _candidates(_find_locks)
 """Locks that somebody holds."""
 state_keys: Candidates = _candidates(_find_keys)
 """Keys of the shared state."""
+services: Candidates = _candidates(_find_services)
+"""Services by name."""
 schedules: Candidates = _candidates(_find_schedules)
 """Schedules by name."""
 settings: Candidates = _candidates(_find_settings)

@@ -10,6 +10,7 @@ import click
 
 from .call import CommandContext, json_option, pass_call
 from .chaos_gossip import gossip, gossip_figures
+from .chaos_routing import routing_figures
 from .chaos_state import state_figures
 from .printing import say
 from .show import progress, table
@@ -30,6 +31,7 @@ def command() -> None:
 
 command.add_command(gossip)
 command.add_command(gossip_figures)
+command.add_command(routing_figures)
 command.add_command(state_figures)
 
 

@@ -75,15 +75,26 @@ def check_all(call: CommandContext, config_dir: Path | None) -> DoctorReport:
     if not report.running:
         bind, port = str(report.value("cluster.bind", "127.0.0.1")), int(report.value("cluster.base_port", 7400))
         report.findings += check_port(bind, port)
-    report.findings += [*check_inventory(call), *check_measured(call), *check_trust(call)] if report.running else []
+    if report.running:
+        report.findings += [*check_inventory(call), *check_measured(call), *check_trust(call), *check_keys(call)]
     # What files say of a vendor's library is of use only where no probe has asked it.
     report.findings += check_probes(call) if report.running else [*check_vendors(), *check_libraries()]
     report.findings += [*check_enforcement(str(report.value("gpus.memory_watch", "end"))), *check_cgroup()]
     report.findings += check_containment(str(report.value("work.containment", "auto")))
-    report.findings += check_tenancy()
-    from .plug_in_checks import check_work_types
+    if report.running:
+        from .path_checks import check_paths
 
+        report.findings += check_paths(call)
+    from .isolation_checks import check_isolation, check_tenancy
+    from .plug_in_checks import check_grpc, check_oidc, check_work_types
+    from .rdma_checks import check_rdma
+
+    report.findings += [*check_isolation(), *check_tenancy(str(report.value("work.isolation", "auto")))]
     report.findings += [*check_clock(), *check_limits(), *check_work_types()]
+    report.findings += check_grpc(str(report.value("grpc.listen", "")))
+    report.findings += check_oidc(str(report.value("oidc.issuer", "")))
+    device = str(report.value("transports.rdma_device", ""))
+    report.findings += check_rdma(bool(report.value("transports.rdma", False)), device)
     return report
 
 
@@ -439,14 +450,20 @@ def check_containment(wanted: str = "auto") -> Iterator[Finding]:
         yield Finding("containment", "ok", f"{kept.kind}: {kept.text}{why}")
 
 
-def check_tenancy() -> Iterator[Finding]:
-    """Check which users are kept apart from which."""
-    text = f"single tenant: work runs as uid {os.getuid()}, which is the agent's own"
-    if os.getuid() == 0:
-        text += ": root, so that whoever may submit work may do anything on this machine"
-        yield Finding("tenancy", "note", text, "run the agent as a user of its own")
-    else:
-        yield Finding("tenancy", "note", text)
+def check_keys(call: CommandContext) -> Iterator[Finding]:
+    """Count the API keys that may do anything."""
+    try:
+        keys = call.http.get("/api/keys")["keys"]
+    except ActorGridError:
+        return  # whoever asks may not list them all
+    now = time.time()
+    good = [key for key in keys if key["revoked_at"] is None and now < key["expires_at"]]
+    full = [key["id"] for key in good if (key.get("role", "admin"), key.get("tenant", "*")) == ("admin", "*")]
+    if full:
+        text = f"{len(full)} of {len(good)} are an administrator's of all tenants: {', '.join(full[:5])}"
+        yield Finding("API keys", "note", text, "give roles: actorgrid key create --role user --tenant NAME")
+    elif good:
+        yield Finding("API keys", "ok", f"{len(good)}, each with a role in a tenant")
 
 
 def check_clock() -> Iterator[Finding]:

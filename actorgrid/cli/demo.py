@@ -34,6 +34,7 @@ from actorgrid.demo.work import (
 from actorgrid.errors import BadRequest, CallTimeout, DiskFull, StartFailed, StorageError
 
 from .call import CommandContext, json_option, pass_call
+from .demo_serve import serve
 from .printing import say
 from .show import on_terminal, share, table
 
@@ -42,7 +43,7 @@ SHOWN_ROWS = 12
 COLUMNS = ["STEP", "GPU>", "UUID", "WITH", "PID>", "QUEUED_MS>", "PLACED_US>", "START_MS>", "RUN_MS>"]
 
 
-@click.command()
+@click.group(invoke_without_command=True)
 @click.option("--size", type=click.Choice(list(SIZES)), default="normal", show_default=True, help="How much work.")
 @click.option("--frames", type=click.IntRange(1, 64), help="Frames of the zoom [by size].")
 @click.option("--tiles", type=click.IntRange(1, 256), help="Tiles of each frame [by size].")
@@ -63,6 +64,8 @@ def command(call: CommandContext, size: str, frames: int | None, tiles: int | No
     the Mandelbrot set rendered tile by tile and stitched, says where each tile ran, and writes mandelbrot.png and
     timeline.png.
     """
+    if click.get_current_context().invoked_subcommand is not None:
+        return
     import actorgrid
 
     check_pictures_can_be_made()
@@ -71,7 +74,7 @@ def command(call: CommandContext, size: str, frames: int | None, tiles: int | No
     tiling = plan(frames or frames_by_size, tiles or tiles_by_size, columns, rows)
     say = _Voice(call.json)
     began = time.monotonic()
-    with _sigterm_as_interrupt(), actorgrid.LocalCluster(gpus=None) as cluster:
+    with sigterm_as_interrupt(), actorgrid.LocalCluster(gpus=None) as cluster:
         client = cluster.client()
         gpus = sorted(client.gpus(), key=lambda gpu: gpu["index"])
         if not gpus:
@@ -109,6 +112,9 @@ def command(call: CommandContext, size: str, frames: int | None, tiles: int | No
             _print(steps, report)
         if keep_up:
             _stay(say, cluster.url, cluster.data_dir)
+
+
+command.add_command(serve)
 
 
 def _follow(work: Submitted, say: _Voice) -> None:
@@ -305,7 +311,7 @@ def _stay(say: _Voice, url: str, data_dir: Path) -> None:
 
 
 @contextmanager
-def _sigterm_as_interrupt() -> Iterator[None]:
+def sigterm_as_interrupt() -> Iterator[None]:
     """Turn SIGTERM into an interrupt, so that it stops the host and removes its directory too."""
     before = signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:

@@ -7,8 +7,12 @@ from typing import Any
 
 import click
 
+from actorgrid.errors import NotAllowed, NotFound
+
 from .call import CommandContext, host_command, host_options
+from .gpu_totals import total
 from .mig import mig
+from .partitions import partitions
 from .quota import QuotaCommands
 from .show import ago, clock, coloured, last_known, number, say_folded, share, size, table
 from .watching import keep_showing, watch_option
@@ -39,6 +43,10 @@ def status(call: CommandContext, strict: bool) -> int:
     for line in _site_lines(summary.get("sites", {})):
         say_folded(line)
     say_folded(f"  gpus   {_gpus_line(summary)}")
+    if limits := _limits_line(summary):
+        say_folded(f"  limits {limits}")
+    if apart := apart_line(summary.get("isolation") or {}):
+        say_folded(f"  apart  {apart}")
     jobs = {state: count for state, count in summary.get("jobs", {}).items() if isinstance(count, int) and count}
     say_folded("  jobs   " + (", ".join(f"{count} {coloured(state)}" for state, count in jobs.items()) or "none yet"))
     binding = summary.get("binding")
@@ -94,6 +102,30 @@ def _gpus_line(summary: dict[str, Any]) -> str:
     return f"{_part(present, count)} x {models}{away}, {share(used)} of {share(total)} allocated{note}"
 
 
+def _limits_line(summary: dict[str, Any]) -> str:
+    """Who would hold a share of a GPU to what it has, and of how many; nothing where all GPUs are simulated."""
+    if not summary.get("gpus") or summary.get("gpu_sources") in (["simulated"], ["declared"]):
+        return ""
+    limits: dict[str, dict[str, int]] = summary.get("gpu_limits") or {}
+    words = {"none": "counted alone", "cooperative": "ended when it has more", "driver": "driver", "kernel": "kernel"}
+    parts = [
+        f"{name.removeprefix('gpu_')}: "
+        + ", ".join(f"{words.get(who, who)} ({count})" for who, count in sorted(counts.items()))
+        for name, counts in limits.items()
+        if counts
+    ]
+    return f"of shares, {'; '.join(parts)}" if parts else ""
+
+
+def apart_line(counts: dict[str, dict[str, int]]) -> str:
+    """Who would enforce what for work that asks for the most its host has; on how many hosts, where they differ."""
+    words: dict[str, list[str]] = {}
+    for name, of_aspect in counts.items():
+        for who, count in of_aspect.items():
+            words.setdefault(who, []).append(name if len(of_aspect) == 1 else f"{name} ({count})")
+    return "; ".join(f"{who}: {', '.join(names)}" for who, names in words.items())
+
+
 def _performance_line(figures: dict[str, Any]) -> str:
     parts = []
     if figures.get("scheduling_latency_us") is not None:
@@ -122,7 +154,7 @@ def hosts(call: CommandContext, load: bool, watch: float | None) -> None:
 def _hosts(call: CommandContext) -> None:
     answer = call.http.get("/api/hosts")
     if call.json:
-        call.document(answer)
+        call.document({**answer, "paths": _paths(call)})
         return
     last_known(answer)
     sites = any(host.get("site") for host in answer["hosts"])
@@ -149,6 +181,15 @@ def _hosts(call: CommandContext) -> None:
         "no hosts",
         ["STARTS>", "ROLE", "NODE>", *where, "MEMORY>", "ADDRESS", "CPUS>"],
     )
+
+
+def _paths(call: CommandContext) -> dict[str, Any] | None:
+    """By which paths large things come to the host that answers; ``None`` for who may not look into servers."""
+    try:
+        found: dict[str, Any] = call.http.get("/api/paths")
+    except (NotAllowed, NotFound):  # a host of the version before has no such route
+        return None
+    return found
 
 
 BARS = "▁▂▃▄▅▆▇█"
@@ -234,6 +275,8 @@ def gpus(ctx: click.Context, watch: float | None) -> None:
 
 
 gpus.add_command(mig)
+gpus.add_command(partitions)
+gpus.add_command(total)
 
 
 def _gpus(call: CommandContext) -> None:

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import math
 import time
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from .call import CommandContext, host_command
 from .printing import say
+
+if TYPE_CHECKING:
+    from actorgrid.supervisors.process.inspecting import SortKey
 
 WATCH_INTERVAL_S = 1.0
 SHOW = "show"
@@ -31,6 +34,14 @@ SHOW = "show"
 )
 @click.option("--resume", is_flag=True, help="Have NAME go on.")
 @click.option("--watch", is_flag=True, help="Go on, once a second, until interrupted.")
+@click.option("--processes", "group", metavar="SET", help="The busiest light processes of a set, over all hosts.")
+@click.option(
+    "--by",
+    type=click.Choice(["mailbox", "reductions", "memory"]),
+    default="reductions",
+    show_default=True,
+    help="With --processes: by which they are busy.",
+)
 @host_command
 def command(
     call: CommandContext,
@@ -41,6 +52,8 @@ def command(
     suspend: str | None,
     resume: bool,
     watch: bool,
+    group: str | None,
+    by: SortKey,
 ) -> None:
     """Draw the supervision tree; look into one server.
 
@@ -55,6 +68,13 @@ def command(
     asked = [flag for flag, value in given.items() if value]
     if name is None and asked:
         raise click.UsageError(f"{asked[0]} is for one server: actorgrid inspect NAME {asked[0]}")
+    if group is not None:
+        if name is not None or asked or every:
+            raise click.UsageError("--processes goes with --by and --watch alone")
+        from .process_top import show_processes
+
+        show_processes(call, group, by, watch)
+        return
     if len(asked) > 1:
         raise click.UsageError(f"{' and '.join(asked)} do not go together")
     if suspend is not None or resume:

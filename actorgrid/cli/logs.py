@@ -48,12 +48,14 @@ def command(
 ) -> None:
     """Print a job's output.
 
-    stdout goes to stdout, stderr to stderr. What --since, --grep and --tail leave out stays on the job's host; with all
-    three, it is the last N lines of that time that match. With -f they choose where it begins, and --grep what follows.
-    Patterns are RE2's, so that none takes long: no backreferences, no looking ahead. With --json: one document with
-    both as text (invalid UTF-8 replaced), each cut to its last 8 MiB.
+    Of a service, that of each of its replicas. stdout goes to stdout, stderr to stderr. What --since, --grep and
+    --tail leave out stays on the job's host; with all three, it is the last N lines of that time that match. With
+    -f they choose where it begins, and --grep what follows. Patterns are RE2's, so that none takes long: no
+    backreferences, no looking ahead. With --json: one document with both as text (invalid UTF-8 replaced), each cut
+    to its last 8 MiB.
     """
-    from .session_leases import find_work, lease_output
+    from .service_lookup import find_work_or_service, replica_logs
+    from .session_leases import lease_output
 
     if call.json and follow:
         raise click.UsageError("--json gives one document; --follow has no end to put into one")
@@ -62,10 +64,19 @@ def command(
     if all_ranks and (rank is not None or call.json):
         raise click.UsageError(f"--all-ranks cannot be used together with {'--json' if call.json else '--rank'}")
     streams = ["stderr"] if only_stderr else ["stdout"] if only_stdout else ["stdout", "stderr"]
-    job, leases = find_work(call.http, job_id)
+    job, leases, service = find_work_or_service(call.http, job_id)
     choice = {
         name: value for name, value in (("since_s", since), ("tail", tail), ("grep", grep)) if value not in (None, "")
     }
+    if service is not None:
+        if follow or attempt is not None or rank is not None or all_ranks:
+            raise click.UsageError(f"of one replica alone: actorgrid services {service['name']} names their jobs")
+
+        def text_of(replica: str, stream: str) -> str:
+            return _text(_Of(call, replica, None, 0, choice), stream)
+
+        replica_logs(call, service, streams, text_of)
+        return
     if job is None:
         if choice:
             raise click.UsageError("--since, --grep and --tail are about jobs, and this is a lease of a session")

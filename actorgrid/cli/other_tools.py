@@ -15,7 +15,7 @@ _HOSTS = "`actorgrid hosts`, `actorgrid gpus`"
 
 COMMANDS = {
     **dict.fromkeys(("down", "stop", "shutdown", "halt"), _STOP),
-    **dict.fromkeys(("start", "serve", "init", "agent", "daemon"), "`actorgrid up` runs this machine's agent"),
+    **dict.fromkeys(("start", "init", "agent", "daemon"), "`actorgrid up` runs this machine's agent"),
     "join": "`actorgrid up --join HOST --token TOKEN`, with what `actorgrid token create` printed there",
     **dict.fromkeys(("top", "htop", "stats", "watch", "nvidia-smi", "smi"), _WATCH),
     **dict.fromkeys(("list", "ls", "jobs", "queue", "squeue", "qstat", "sacct", "bjobs"), _LIST),

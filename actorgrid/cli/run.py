@@ -197,6 +197,15 @@ def ending(job: dict[str, Any]) -> str:
     return text + (f" ({error['hint']})" if error.get("hint") else "")
 
 
+def held_text(enforced_by: dict[str, str]) -> str:
+    """The line that says who enforces what a job was granted; empty while its host has not said."""
+    words: dict[str, list[str]] = {}
+    for name, who in enforced_by.items():
+        words.setdefault(who, []).append(name.replace("gpu_", "GPU "))
+    parts = [f"{who}: {', '.join(names)}" for who, names in words.items()]
+    return f"what it was granted is enforced by ({'; '.join(parts)})" if parts else ""
+
+
 def _attend(call: CommandContext, job_id: str, gang: int) -> dict[str, Any]:
     """Carry output until the job ends. The first Ctrl-C (or SIGTERM) cancels it, the second leaves."""
     from .follow import JobFollower
@@ -257,19 +266,21 @@ def _cancel(call: CommandContext, job_id: str, notice: Any) -> None:
 
 
 class WaitProgress:
-    """One line on a terminal's stderr while a job waits for its place; nothing elsewhere, nothing once it runs."""
+    """One line on a terminal's stderr while a job waits for its place; one, once it runs, on who holds it to its GPUs;
+    nothing elsewhere."""
 
     def __init__(self, call: CommandContext, job_id: str) -> None:
         self._call = call
         self._job_id = job_id
         self._active = sys.stderr.isatty()
+        self._watches = self._active
         self._shown = False
         self._lock = threading.Lock()
         self._beats = 0
 
     def show(self, follower: JobFollower) -> None:
         """Look the job up and draw the line anew."""
-        if not self._active or follower.silent:
+        if not self._watches or follower.silent:
             return
         from actorgrid.client.http import segment
 
@@ -278,7 +289,10 @@ class WaitProgress:
         except HostUnreachable:
             return
         if job["state"] not in ("queued", "placed"):
+            self._watches = False
             self.close()
+            if held := held_text(job.get("enforced_by") or {}):
+                say(f"actorgrid: {held}", err=True)
             return
         self._beats += 1
         with self._lock:

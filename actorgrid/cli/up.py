@@ -44,6 +44,7 @@ if TYPE_CHECKING:
     metavar="SPEC",
     help="auto, nvidia, amd, intel, none, or simulated ones: 8 or 4xA100-40GB (gpus.source).",
 )
+@click.option("--grpc", metavar="ADDRESS:PORT", help="Serve gRPC there, too (grpc.listen).")
 @click.option("--set", "assignments", multiple=True, metavar="KEY=VALUE", help="Any setting; may be repeated.")
 @click.option("--forget", is_flag=True, help="Do not take over the flags of earlier starts on this directory.")
 @json_option
@@ -57,6 +58,7 @@ def command(
     token: str | None,
     site: str | None,
     gpus: str | None,
+    grpc: str | None,
     assignments: tuple[str, ...],
     forget: bool,
 ) -> None:
@@ -64,8 +66,8 @@ def command(
 
     Ctrl-C or SIGTERM stops it in order. With --json one line {"event": "ready", "url": …, "pid": …, "notes": […]} is
     printed when it takes work. A host is alone unless it begins a cluster (--listen) or joins one (--join, once; later
-    starts are without it). --port, --site, --gpus and --set are kept with the data directory, and hold at later starts
-    where nothing else is said.
+    starts are without it). --port, --site, --gpus, --grpc and --set are kept with the data directory, and hold at
+    later starts where nothing else is said.
     """
     from actorgrid.configs.load_in_child import settings_read_apart
     from actorgrid.configs.start_options import Flag
@@ -73,7 +75,7 @@ def command(
     given = click.get_current_context().get_parameter_source("token") is ParameterSource.COMMANDLINE
     if (member is not None and token is None) or (member is None and given):
         raise click.UsageError("--join and --token go together")
-    overrides, flag_names = flags(port, gpus, assignments, listen, site)
+    overrides, flag_names = flags(port, gpus, assignments, listen, site, grpc)
     data_dir = call.resolved_data_dir
     before = _last_start(data_dir, forget)
     settings = settings_read_apart(config_dir, data_dir, overrides, flag_names=flag_names, forget=forget)
@@ -176,6 +178,7 @@ def flags(
     assignments: tuple[str, ...],
     listen: str | None = None,
     site: str | None = None,
+    grpc: str | None = None,
 ) -> tuple[dict[str, str], dict[str, str]]:
     """Settings by key, and how each was written. Raises InvalidSetting for what is not ``KEY=VALUE`` or given twice."""
     overrides: dict[str, str] = {}
@@ -184,6 +187,7 @@ def flags(
         ("cluster.base_port", port, "--port"),
         ("cluster.listen", listen, "--listen"),
         ("cluster.site", site, "--site"),
+        ("grpc.listen", grpc, "--grpc"),
         ("gpus.source", None if gpus is None else source(gpus), "--gpus"),
     ]
     for text in assignments:

@@ -30,7 +30,7 @@ USUAL_POLICY, USUAL_PRIORITY = "priority", 50
 @click.argument("host", metavar="| host HOST", required=False, shell_complete=candidates.hosts)
 @host_command
 def command(call: CommandContext, job_id: str, host: str | None) -> None:
-    """Why a job waits or failed, or a host is as it is, and what to do.
+    """Why a job waits or failed, or a host or a service is as it is, and what to do.
 
     For a host: its checks with their figures, what failed there, what was done about it and what would be next.
 
@@ -40,7 +40,8 @@ def command(call: CommandContext, job_id: str, host: str | None) -> None:
     """
     from actorgrid.client.http import segment
 
-    from .session_leases import explain_leases, find_work
+    from .service_lookup import explain_service, find_work_or_service
+    from .session_leases import explain_leases
 
     if host is not None:
         if job_id != "host":
@@ -49,7 +50,10 @@ def command(call: CommandContext, job_id: str, host: str | None) -> None:
 
         explain_host(call, host)
         return
-    job, leases = find_work(call.http, job_id)
+    job, leases, service = find_work_or_service(call.http, job_id)
+    if service is not None:
+        explain_service(call, service)
+        return
     if job is None:
         explain_leases(call, leases)
         return

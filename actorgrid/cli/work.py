@@ -12,6 +12,7 @@ import click
 
 from actorgrid.amounts import unclear_memory
 from actorgrid.container_words import RUNTIMES
+from actorgrid.device_words import GPU_TOPOLOGIES
 from actorgrid.output_paths import inside
 
 from . import candidates
@@ -47,6 +48,16 @@ def _grace(_ctx: click.Context, _parameter: click.Parameter, value: str | None) 
     return grace_s
 
 
+def min_isolation(_ctx: click.Context, _parameter: click.Parameter, value: str | None) -> str | None:
+    """The least isolation that is asked for, checked; in the one spelling."""
+    from actorgrid.isolation_words import checked_min_isolation
+
+    try:
+        return value and checked_min_isolation(value)
+    except ValueError as error:
+        raise click.BadParameter(str(error).removeprefix("min_isolation: ")) from error
+
+
 def _isolation(_ctx: click.Context, _parameter: click.Parameter, value: str | None) -> float | None:
     """A length of time of three seconds to a day."""
     isolation_s = seconds_above_zero(_ctx, _parameter, value)
@@ -79,8 +90,10 @@ def _annotations(_ctx: click.Context, _parameter: click.Parameter, values: tuple
     return found or None
 
 
-def _gpu_count(_ctx: click.Context, _parameter: click.Parameter, value: str) -> float:
+def gpu_count(_ctx: click.Context, _parameter: click.Parameter, value: str | None) -> float | None:
     """A share of one GPU or a whole number; a model's name and docker's ``all`` get what is meant here."""
+    if value is None:
+        return None
     try:
         return float(value)
     except ValueError:
@@ -105,14 +118,23 @@ def _events(_ctx: click.Context, _parameter: click.Parameter, values: tuple[str,
 
 _OPTIONS = [
     click.option(
-        "--gpus", callback=_gpu_count, default="0", metavar="N", help="GPUs: a share of one (0.25) or a whole number."
+        "--gpus", callback=gpu_count, default="0", metavar="N", help="GPUs: a share of one (0.25) or a whole number."
     ),
     click.option("--gpu-memory", callback=size_text, metavar="SIZE", help="Device memory on each GPU, as in 10GiB."),
     click.option(
-        "--gpu-model", "gpu_models", multiple=True, metavar="MODEL", help="Accept this model; may be repeated."
+        "--gpu-model",
+        "gpu_models",
+        multiple=True,
+        metavar="MODEL",
+        help="Accept this model, vendor or architecture (hopper, cc8.0+); may be repeated.",
     ),
     click.option(
         "--gpu-profile", default="", metavar="PROFILE", help="In place of --gpus: one MIG instance, as 3g.40gb."
+    ),
+    click.option(
+        "--gpu-topology",
+        type=click.Choice(GPU_TOPOLOGIES, case_sensitive=False),
+        help="Its GPUs no farther apart than this, every two of them, in nvidia-smi's words.",
     ),
     click.option("--cpus", type=click.FloatRange(min=0), default=1.0, show_default=True, metavar="N", help="CPUs."),
     click.option("--memory", callback=size_text, metavar="SIZE", help="Host memory; not limited unless given."),
@@ -124,6 +146,12 @@ _OPTIONS = [
         help="Members that start together or not at all, each with these resources, its rank in RANK.",
     ),
     click.option("--spread", is_flag=True, help="Of a gang: each member on a host of its own."),
+    click.option(
+        "--min-isolation",
+        callback=min_isolation,
+        metavar="WORD",
+        help="Only where no less is enforced: kernel, or by aspect: files=kernel,memory=kernel.",
+    ),
     click.option("--priority", type=click.IntRange(0, 100), default=50, show_default=True, help="Higher goes first."),
     click.option(
         "--timeout", callback=seconds_above_zero, metavar="TIME", help="Stop each attempt after this: 30, 10m, 2h."
@@ -240,6 +268,13 @@ _OPTIONS = [
         metavar="EVENT",
         help="Of what: started, requeued, succeeded, failed, cancelled, lost; ended is the last four, and the default.",
     ),
+    click.option(
+        "--secret",
+        "secrets",
+        multiple=True,
+        metavar="NAME[:ENV]",
+        help="Give it this secret: a file NAME in the folder $ACTORGRID_SECRETS; in the variable ENV, too. Repeatable.",
+    ),
     click.option("--name", default="", metavar="NAME", help="A name to show."),
     click.option(
         "--after",
@@ -274,6 +309,8 @@ def request(call: CommandContext, command: list[str], stdin: bytes | None = None
         for name, given in ((name, options[word]) for name, word in wishes.items()):
             if given:
                 raise click.UsageError(f"{name} without --gpus: say how much of a GPU, as in --gpus 0.25 or --gpus 1")
+        if options["gpu_topology"]:
+            raise click.UsageError("--gpu-topology without --gpus: say how many, as in --gpus 2")
     if options["spread"] and options["gang"] == 1:
         raise click.UsageError("--spread is about the members of a gang: say how many with --gang N")
     from actorgrid.notification_words import DESKTOP

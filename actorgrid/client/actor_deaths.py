@@ -52,3 +52,12 @@ def dead_for(death: ActorDied) -> ActorDied:
     made = error_from_dict(death.to_dict())
     made.__cause__ = death.__cause__
     return made  # type: ignore[return-value]
+
+
+def without_creator(reference: ActorReference) -> ActorDied:
+    """The error of calls to an actor whose creator is gone."""
+    return ActorDied(
+        f"the actor {reference.class_name} is no more: the client that made it has closed, or is gone",
+        asked=reference.actor_id,
+        hint="an actor ends with the client that made it: make it in the process that lives longest",
+    )

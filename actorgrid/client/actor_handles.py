@@ -13,12 +13,13 @@ from actorgrid.objects import here
 from actorgrid.transports.user_actor_frames import CHECKPOINT_METHOD, READY_METHOD
 from actorgrid.user_actor_context import ActorReference
 
+from .actor_doors import actor_doors
 from .actor_jobs import actor_jobs
 from .actor_link import ActorLink
 from .actor_links import ActorFuture, links
 from .forks import this_process
 from .futures import LazyFuture
-from .pickling import arguments
+from .pickling import arguments, no_space
 
 if TYPE_CHECKING:
     from types import TracebackType
@@ -45,7 +46,9 @@ class ActorMethod:
     def __call__(self, *args: Any, **kwargs: Any) -> ActorFuture[Any]:
         """Have the method called; the future of its value. All keyword arguments are the method's own."""
         inputs: dict[LazyFuture[Any], int] = {}
-        body, held = arguments(args, kwargs, inputs, here.current_space)
+        # From a machine that is no host all goes along.
+        space = here.current_space if actor_doors.session_for(self._handle._reference) is None else no_space
+        body, held = arguments(args, kwargs, inputs, space)
         link = self._handle._link()
         return links.submit(link, self._name, body, tuple(inputs), self._timeout_s, self._retries, held)
 

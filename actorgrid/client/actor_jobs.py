@@ -1,4 +1,5 @@
 """Actors that outlive who made them: each is a job of the ledger, which says where it runs and what became of it.
+And those that were made from a machine that is no host, of which the shared state says that (actor_board.py).
 
 Asked is whichever door this process has: of the client that made or found the actor, or its default one. One thread
 asks.
@@ -8,6 +9,7 @@ from __future__ import annotations
 
 import queue
 import threading
+import time
 import weakref
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
@@ -25,7 +27,9 @@ from actorgrid.job_outcome import FINAL_STATES
 from actorgrid.objects import here
 from actorgrid.user_actor_context import ActorReference
 
-from .actor_deaths import refused
+from .actor_board import ABSENT_S, look_up
+from .actor_deaths import refused, without_creator
+from .actor_doors import actor_doors
 from .forks import renew_in_children
 from .http import segment
 
@@ -48,6 +52,7 @@ class ActorJobs:
         self._clients: dict[str, weakref.ref[Client]] = {}
         self._asked: queue.SimpleQueue[tuple[ActorReference, Tell]] = queue.SimpleQueue()
         self._thread: threading.Thread | None = None
+        self._absent: dict[str, float] = {}  # by actor of which nothing is said: since when
 
     def after_fork(self) -> None:
         """Begin anew in a forked child."""
@@ -91,10 +96,17 @@ class ActorJobs:
             at, death = "", None
             try:
                 if not here.is_of_work():
-                    # Then this process knows which host this is: it may have been one of another cluster's before.
-                    self._client(reference)._open_session().objects()
-                at, death = where_is(reference, self.job(reference))
-                if death is None and not here.whereabouts()[0]:
+                    # Then this process knows by which host to go: it may have used another cluster's before.
+                    session = self._client(reference)._open_session()
+                    session.objects()
+                    if actor_doors.open_session_of(reference.actor_id) is None:
+                        actor_doors.remember(reference.actor_id, session)
+                if reference.made_afar_by:
+                    at, death = self._found_afar(reference)
+                else:
+                    at, death = where_is(reference, self.job(reference))
+                store = actor_doors.whereabouts_for(reference, at).store
+                if death is None and not store and actor_doors.session_for(reference) is None:
                     death = refused(
                         reference,
                         NotSupported(
@@ -108,6 +120,19 @@ class ActorJobs:
             except ActorGridError:
                 pass  # no door answers just now: it is asked again
             tell(at, death)
+
+    def _found_afar(self, reference: ActorReference) -> tuple[str, ActorDied | None]:
+        """Where an actor is that was made from a machine that is no host."""
+        session = actor_doors.session_for(reference)
+        found = look_up(self._client(reference).http if session is None else session.http, reference)
+        if found is not None:
+            self._absent.pop(reference.actor_id, None)
+            return found
+        now = time.monotonic()
+        self._absent = {actor: since for actor, since in self._absent.items() if now - since < 2 * ABSENT_S}
+        if now - self._absent.setdefault(reference.actor_id, now) < ABSENT_S:
+            return "", None
+        return "", without_creator(reference)
 
 
 def where_is(reference: ActorReference, job: Mapping[str, Any]) -> tuple[str, ActorDied | None]:

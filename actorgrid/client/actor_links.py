@@ -12,7 +12,7 @@ import socket
 import threading
 import time
 import weakref
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from functools import partial
 from typing import Any, TypeVar
@@ -32,6 +32,7 @@ from actorgrid.transports.user_actor_frames import BEGUN, encode_actor_hello, en
 from actorgrid.user_actor_context import ActorReference
 
 from .actor_deaths import cut_off, dead_for, interrupted, refused
+from .actor_doors import actor_doors
 from .actor_jobs import actor_jobs
 from .actor_link import RETRY_S, ActorCall, ActorLink, begun_last
 from .actor_places import found_dead, found_place, local_path, relay_to, what_is_said
@@ -265,6 +266,10 @@ class ActorLinks:
                 link.delay_s = RETRY_S
                 self._try(link, time.monotonic())
 
+    def soon(self, call: Callable[[], None]) -> None:
+        """Have *call* called by the thread that reads. Callable with any lock held."""
+        self._io().soon(call)
+
     def restarts(self, link: ActorLink, cause: ActorGridError) -> None:
         """Note why the incarnation before ended, for the calls that it had begun."""
         with self.lock:
@@ -341,25 +346,31 @@ class ActorLinks:
 
     def _try(self, link: ActorLink, now: float) -> None:
         """Connect, or say when to try again, or that there is no use."""
-        if link.reference.job_id and not link.at:
+        asks = link.reference.is_asked_about and not link.is_ours
+        if link.reference.is_asked_about and not link.at:
             self._ask_where(link)
             return
-        relay = relay_to(link.at or link.reference.host_id)
+        session = actor_doors.session_for(link.reference)
+        place = actor_doors.whereabouts_for(link.reference, link.at)
+        relay = "" if session is not None else relay_to(link.at or link.reference.host_id, place)
         sock: socket.socket | None = None
         begun_fd = -1
-        hello = encode_actor_hello(link.reference.secret, PYTHON)
+        hello = encode_actor_hello(link.reference.secret, PYTHON, session is None)
         link.far = None
         try:
             begun_fd = os.memfd_create("actorgrid-begun", os.MFD_CLOEXEC)
             os.pwrite(begun_fd, BEGUN.pack(0), 0)
-            if relay:
-                away = partial(self._io().soon, partial(self._is_away, link)) if link.reference.job_id else None
-                link.far = far_actors.open(relay, link.at, link.reference, begun_fd, away)
+            if relay or session is not None:
+                away = partial(self._io().soon, partial(self._is_away, link)) if asks else None
+                if session is not None:
+                    link.far = session.relay().open_actor(link.reference, link.at, begun_fd, away)
+                else:
+                    link.far = far_actors.open(relay, link.at, link.reference, begun_fd, away)
                 sock = link.far.sock
                 sock.send(hello)
             else:
                 sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_NONBLOCK | socket.SOCK_CLOEXEC)
-                sock.connect(local_path(link.reference, link.at))
+                sock.connect(local_path(link.reference, link.at, place))
                 socket.send_fds(sock, [hello], [begun_fd])
         except OSError:
             if sock is not None:
@@ -384,12 +395,13 @@ class ActorLinks:
             if link.far is not None:
                 link.at, death = what_is_said(link.far, link.reference)
             else:
-                death = found_dead(link.reference, link.at)
-                link.at = found_place(link.reference)
+                place = actor_doors.whereabouts_for(link.reference, link.at)
+                death = found_dead(link.reference, link.at, place)
+                link.at = found_place(link.reference, place)
             if death is not None:
                 self._io().soon(partial(self.die, link, death))
                 return
-        if link.reference.job_id:
+        if link.reference.is_asked_about and not link.is_ours:
             link.at = ""
         link.next_try = now + link.delay_s
         link.delay_s = min(RETRY_MAX_S, link.delay_s * 2)
@@ -420,7 +432,7 @@ class ActorLinks:
                     link.next_try = time.monotonic() + JOB_LOOK_S
                     self._io().tick_soon()
             elif death is None and at and link.far is not None and link.far.host_id != at:
-                far_actors.leave(link.far)
+                link.far.leave()
         if death is not None:
             self.die(link, death)
 

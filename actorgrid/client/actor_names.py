@@ -15,11 +15,12 @@ from typing import TYPE_CHECKING, Any
 from actorgrid.errors import ActorGridError, BadRequest, LockHeld, NameTaken, NoSuchActor, NotSupported
 from actorgrid.user_actor_context import ActorReference
 
+from .actor_doors import actor_doors
 from .actor_handles import ActorHandle
 from .actor_jobs import actor_jobs
 from .actor_places import relay_to
 from .detached_actors import named_job
-from .user import user_name
+from .own_user import own_user
 
 if TYPE_CHECKING:
     from .client import Client
@@ -42,13 +43,13 @@ class ActorName:
         self._name = name
         self._over = threading.Event()
         self._said = False
-        terms = client.lock_terms(_lock_name(name), TTL_S, 1, 0.0, None)
+        terms = client.lock_terms(_lock_name(client, name), TTL_S, 1, 0.0, None)
         self._hold: LockHold = terms.new_hold(lambda: not self._over.is_set(), None)
         try:
             self._hold.acquire(0.0)
         except LockHeld as error:
             raise NameTaken(
-                f"an actor of {user_name()} has the name {name!r}",
+                f"an actor of {own_user(client.http)} has the name {name!r}",
                 asked=name,
                 found=error.found or error.message,
                 hint="client.actor(name) finds it, get_or_create() makes it if there is none; the name of one whose"
@@ -65,7 +66,7 @@ class ActorName:
             "reference": {**reference._asdict(), "methods": sorted(reference.methods)},
         }
         self._said = True
-        self._client.state.in_namespace(user_name()).put(_key(self._name), record)
+        self._client.state.in_namespace(own_user(self._client.http)).put(_key(self._name), record)
 
     def hand_over(self) -> None:
         """Let go of the lock: the name is with the actor's job now."""
@@ -80,7 +81,7 @@ class ActorName:
     def _release(self) -> None:
         if self._said:
             with contextlib.suppress(ActorGridError):  # who reads it without our lock passes over it
-                self._client.state.in_namespace(user_name()).delete(_key(self._name))
+                self._client.state.in_namespace(own_user(self._client.http)).delete(_key(self._name))
         self._hold.drop()
 
 
@@ -89,27 +90,37 @@ def find(client: Client, name: str) -> ActorHandle[Any]:
     until = time.monotonic() + FIND_S
     while True:
         token = _holder(client, name)
-        job_id = None if token is not None else named_job(client, name)
+        record = client.state.in_namespace(own_user(client.http)).get(_key(name), None)
+        if token is not None and isinstance(record, dict) and record.get("token") == token:
+            job_id = None
+            break
+        # The lock may also be held by one who wants the name, and is about to find that a job has it.
+        job_id = named_job(client, name)
         if token is None and job_id is None:
             raise NoSuchActor(
-                f"no actor of {user_name()} has the name {name!r}",
+                f"no actor of {own_user(client.http)} has the name {name!r}",
                 asked=name,
                 hint="Class.options(name=...).create() makes one, get_or_create() if there is none",
             )
-        record = client.state.in_namespace(user_name()).get(_key(name), None)
-        if isinstance(record, dict):
-            if token is not None and record.get("token") == token:
-                break
-            if job_id is not None and record.get("job_id") == job_id:
-                break
+        if job_id is not None and isinstance(record, dict) and record.get("job_id") == job_id:
+            break
         if time.monotonic() > until:
             raise NoSuchActor(f"the name {name!r} is taken, but not by an actor that can be called yet", asked=name)
         time.sleep(LOOK_S)
     fields = record["reference"]
-    client._open_session().objects()  # then this process knows which host this is
+    session = client._open_session()
+    session.objects()  # then this process knows which host this is
+    actor_doors.remember(str(fields["actor_id"]), session)
     if job_id is not None:
         actor_jobs.remember(job_id, client)
-    elif record.get("boot_id") != _boot_id() and not (fields.get("host_id") and relay_to(str(fields["host_id"]))):
+    elif session.is_afar:
+        if not fields.get("host_id"):
+            raise NotSupported(
+                f"the actor {name!r} can be called on the host of its creator alone, where no object store is enabled",
+                asked=name,
+                hint="set objects.enabled on that host, or call it in a task there",
+            )
+    elif record.get("boot_id") != _boot_id() and not relay_to(str(fields.get("host_id") or ""), session.whereabouts):
         raise NotSupported(
             f"the actor {name!r} is on another machine, and cannot be called from here",
             asked=name,
@@ -119,17 +130,17 @@ def find(client: Client, name: str) -> ActorHandle[Any]:
 
 
 def _holder(client: Client, name: str) -> list[int] | None:
-    wanted = _lock_name(name)
+    wanted = _lock_name(client, name)
     for lock in client.http.get("/api/locks", prefix=wanted)["locks"]:
         if lock["name"] == wanted and lock["holders"]:
             return list(lock["holders"][0]["token"])
     return None
 
 
-def _lock_name(name: str) -> str:
+def _lock_name(client: Client, name: str) -> str:
     if not 0 < len(name) <= NAME_MAX or not name.isprintable():
         raise BadRequest("not the name of an actor", asked=repr(name)[:120], hint="1 to 100 printable characters")
-    return f"actors/{user_name()}/{name}"
+    return f"actors/{own_user(client.http)}/{name}"
 
 
 def _key(name: str) -> str:

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import msgpack
 
-from actorgrid.errors import ActorDied, HostUnreachable, UnknownAllocation, error_from_dict
-from actorgrid.objects import here
+from actorgrid.errors import ActorDied, HostUnreachable, NotSupported, UnknownAllocation, error_from_dict
+from actorgrid.objects.here import Whereabouts
 from actorgrid.transports.user_actor_frames import (
     DEATH_BYTES_MAX,
     DEATH_SUFFIX,
@@ -20,42 +20,41 @@ from actorgrid.transports.user_actor_frames import (
 )
 from actorgrid.user_actor_context import ActorReference
 
-from .actor_deaths import refused
+from .actor_deaths import refused, without_creator
 from .far_actors import FarActorSocket
 
 HOST_ID_MAX = 200
 
 
-def place_of_creator() -> tuple[str, str]:
-    """The folder of this host in which creators of actors that other hosts may call have theirs, and this host's id;
+def place_of_creator(here: Whereabouts) -> tuple[str, str]:
+    """The folder of host *here* in which creators of actors that other hosts may call have theirs, and that host's id;
     empty where there is none."""
-    store, host_id = here.whereabouts()
+    store, host_id = here
     if not store or not host_id or not os.path.exists(far_actors_path(store)):
         return "", ""
     folder = os.path.dirname(store)
     return (folder, host_id) if os.access(folder, os.W_OK | os.X_OK) else ("", "")
 
 
-def relay_to(wanted: str) -> str:
-    """Where this host takes callers of actors on that one; empty where it is this one, or cannot."""
-    store, host_id = here.whereabouts()
+def relay_to(wanted: str, here: Whereabouts) -> str:
+    """Where host *here* takes callers of actors on that one; empty where it is that one, or cannot."""
+    store, host_id = here
     path = far_actors_path(store)
     return path if store and host_id and wanted and wanted != host_id and os.path.exists(path) else ""
 
 
-def local_path(reference: ActorReference, at: str) -> str:
-    """Where an actor of this host listens."""
-    store, host_id = here.whereabouts()
+def local_path(reference: ActorReference, at: str, here: Whereabouts) -> str:
+    """Where an actor of host *here* listens."""
+    store, host_id = here
     if reference.job_id or (at and at == host_id and host_id != reference.host_id):
         folder = os.path.basename(os.path.dirname(reference.path))
         return os.path.join(os.path.dirname(store), folder, reference.actor_id)
     return reference.path
 
 
-def found_place(reference: ActorReference) -> str:
-    """The host that an actor is on, as its creator's folder, on this host, says; empty for this one."""
-    _, host_id = here.whereabouts()
-    if not reference.host_id or host_id != reference.host_id:
+def found_place(reference: ActorReference, here: Whereabouts) -> str:
+    """The host that an actor is on, as its creator's folder, on host *here*, says; empty for that one."""
+    if not reference.host_id or here.host_id != reference.host_id:
         return ""  # it is asked for there
     try:
         with open(reference.path + PLACE_SUFFIX, encoding="ascii") as file:
@@ -64,9 +63,9 @@ def found_place(reference: ActorReference) -> str:
         return ""
 
 
-def found_dead(reference: ActorReference, at: str) -> ActorDied | None:
+def found_dead(reference: ActorReference, at: str, here: Whereabouts) -> ActorDied | None:
     """The end of an actor that nobody here made, from what its creator left; ``None`` while it may come (back)."""
-    _, host_id = here.whereabouts()
+    host_id = here.host_id
     if at or reference.job_id or (reference.host_id and host_id and host_id != reference.host_id):
         return None  # its creator's host is asked next
     try:
@@ -81,9 +80,17 @@ def found_dead(reference: ActorReference, at: str) -> ActorDied | None:
     try:
         fd = os.open(Path(reference.path).parent / OWNER_FILE, os.O_RDWR | os.O_CLOEXEC)
     except OSError:
-        return _without_creator(reference)
+        if reference.host_id and not host_id:
+            return refused(
+                reference,
+                NotSupported(
+                    "this process knows no host of the actor's cluster",
+                    hint="make a client of the cluster in it: actorgrid.connect()",
+                ),
+            )
+        return without_creator(reference)
     try:
-        return None if is_locked(fd) else _without_creator(reference)  # one that lives sees to it
+        return None if is_locked(fd) else without_creator(reference)  # one that lives sees to it
     finally:
         os.close(fd)
 
@@ -98,7 +105,7 @@ def what_is_said(far: FarActorSocket, reference: ActorReference) -> tuple[str, A
         if isinstance(at, str) and at and at != far.host_id:
             return at[:HOST_ID_MAX], None
         if not reference.job_id and far.host_id == reference.host_id and failure.details.get("actor_folder") is False:
-            return "", _without_creator(reference)
+            return "", without_creator(reference)
         return "", None  # its creator's host knows more
     if failure is None or (reference.job_id and isinstance(failure, HostUnreachable)):
         return "", None  # the ledger is asked
@@ -116,11 +123,3 @@ def what_is_said(far: FarActorSocket, reference: ActorReference) -> tuple[str, A
 def folder_name(number: str) -> str:
     """The name of a creator's folder; *number*: 8 hexadecimal digits."""
     return FOLDER_PREFIX + number
-
-
-def _without_creator(reference: ActorReference) -> ActorDied:
-    return ActorDied(
-        f"the actor {reference.class_name} is no more: the client that made it has closed, or is gone",
-        asked=reference.actor_id,
-        hint="an actor ends with the client that made it: make it in the process that lives longest",
-    )

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from types import TracebackType
 
     from .async_graph_run import AsyncGraphRun
+    from .async_light_shards import AsyncLightShards, AsyncProcessRef
     from .dag import Dag, Function
 
 _END = object()
@@ -61,6 +62,9 @@ class AsyncClient(Awaiting[Client], AsyncFunctionCalls):
     schedule = awaited(Client.schedule)
     schedules = awaited(Client.schedules)
     find_schedule = awaited(Client.find_schedule)
+    serve = awaited(Client.serve)
+    services = awaited(Client.services)
+    find_service = awaited(Client.find_service)
     jobs = awaited(Client.jobs)
     job = awaited(Client.job)
     wait = awaited(Client.wait)
@@ -76,6 +80,7 @@ class AsyncClient(Awaiting[Client], AsyncFunctionCalls):
     leases = awaited(Client.leases)
     objects = awaited(Client.objects)
     usage = awaited(Client.usage)
+    model_usage = awaited(Client.model_usage)
     cancel_lease = awaited(Client.cancel_lease)
     decisions = awaited(Client.decisions)
     performance = awaited(Client.performance)
@@ -85,6 +90,11 @@ class AsyncClient(Awaiting[Client], AsyncFunctionCalls):
     quotas = awaited(Client.quotas)
     set_quota = awaited(Client.set_quota)
     remove_quota = awaited(Client.remove_quota)
+    tenants = awaited(Client.tenants)
+    tenant = awaited(Client.tenant)
+    create_tenant = awaited(Client.create_tenant)
+    set_tenant = awaited(Client.set_tenant)
+    remove_tenant = awaited(Client.remove_tenant)
     why_host = awaited(Client.why_host)
     faults = awaited(Client.faults)
     maintenance = awaited(Client.maintenance)
@@ -110,6 +120,25 @@ class AsyncClient(Awaiting[Client], AsyncFunctionCalls):
         from .async_graph_run import AsyncGraphRun
 
         return AsyncGraphRun(await asyncio.to_thread(partial(self.sync.submit_array, command, indexes, **options)))
+
+    async def start_shards(
+        self, group: str, count: int, root: Any = None, *args: Any, patience_s: float = 8.0, **options: Any
+    ) -> AsyncLightShards:
+        """Begin a set of shards of light processes, as ``Client.start_shards``."""
+        from .async_light_shards import AsyncLightShards
+
+        begin = partial(self.sync.start_shards, group, count, root, *args, patience_s=patience_s, **options)
+        return AsyncLightShards(await asyncio.to_thread(begin))
+
+    async def shards(self, group: str) -> AsyncLightShards:
+        """The set of shards of that name. Raises NoSuchActor, CallTimeout while its first shard is begun again."""
+        from .async_light_shards import AsyncLightShards
+
+        return AsyncLightShards(await asyncio.to_thread(self.sync.shards, group))
+
+    async def whereis(self, name: str, group: str) -> AsyncProcessRef | None:
+        """The light process that has the name, in the set *group*; ``None`` when nobody has. Raises as ``shards``."""
+        return await (await self.shards(group)).whereis(name)
 
     def lock(
         self,

@@ -29,6 +29,7 @@ class _Words(TypedDict, total=False):
     gpu_models: Sequence[str]
     gpu_affinity: Sequence[str]
     gpu_profile: str
+    gpu_topology: str
     priority: int
     retries: int | None
     timeout: float | None
@@ -38,6 +39,7 @@ class _Words(TypedDict, total=False):
     max_isolation_s: float | None
     gang: int
     spread: bool
+    min_isolation: str
     pool: str | None
     env: Mapping[str, str] | Environment | str | os.PathLike[str] | Sequence[str] | None
     python: str | None
@@ -46,6 +48,7 @@ class _Words(TypedDict, total=False):
     stop_when_idle_s: float | None
     notify: str | Sequence[str]
     notify_on: str | Sequence[str]
+    secrets: Sequence[str]
     name: str | None
     depends_on: Sequence[Any]
     balancing: str | None

@@ -25,10 +25,12 @@ from .forks import renew_in_children
 from .function_calls import FunctionCalls
 from .graph_calls import GraphCalls
 from .http import AdminHttp, segment
+from .interpreters import refuse_subinterpreters
 from .job_calls import JobCalls
 from .nested import LOOK_S, NESTED_WAIT_S, inside_work, never_starts
 from .options import TaskOptions
 from .schedules import ScheduleCalls
+from .services import ServiceCalls
 from .state import SharedState
 from .task import pop_default, push_default
 from .typed_work import WorkCalls
@@ -45,6 +47,7 @@ if TYPE_CHECKING:
     from .environment import Environment, Packages
     from .futures import JobFuture, LazyFuture
     from .job_files import JobFile
+    from .light_shards import LightShards, ProcessRef
     from .locks import HeldLocks, Lock, LockTerms, OnLost
     from .session import Session
     from .stream_items import StreamItems
@@ -72,7 +75,7 @@ class CommandResult:
         return self.state == "succeeded"
 
 
-class Client(ClusterViewClient, FunctionCalls, GraphCalls, JobCalls, ScheduleCalls, WorkCalls):
+class Client(ClusterViewClient, FunctionCalls, GraphCalls, JobCalls, ScheduleCalls, ServiceCalls, WorkCalls):
     """A client of a host, or of its cluster, for one user. Safe to use from many threads.
 
     A forked child goes on with it, with a session of its own; futures, workers and locks of before stay the parent's.
@@ -113,11 +116,12 @@ class Client(ClusterViewClient, FunctionCalls, GraphCalls, JobCalls, ScheduleCal
         (docs/what_work_gets.md).
 
         *env*, *python*: the Python environment of all work that does not say another (docs/environments.md). Raises
-        BadRequest.
+        BadRequest, NotSupported in a subinterpreter.
 
         *relayed*: whether session tasks go to their workers through the host's door, as from another machine, or by
         sockets on this machine; ``None``: whichever there is (docs/clients.md).
         """
+        refuse_subinterpreters()
         if balancing is not None:
             balancing_policy(balancing)
         self.http = AdminHttp(url, token, timeout_s=timeout_s, insecure=insecure, ca_fingerprint=ca_fingerprint)
@@ -186,6 +190,12 @@ class Client(ClusterViewClient, FunctionCalls, GraphCalls, JobCalls, ScheduleCal
             return self._jobs().submit(fn, args, dict(kwargs), options)
         if options.deadline is not None:
             raise BadRequest("a session task has no deadline", asked="deadline=", hint="say durable=True as well")
+        if options.min_isolation:
+            raise BadRequest(
+                "workers of sessions are there before their tasks, and kept apart as the host keeps them",
+                asked=f"min_isolation={options.min_isolation!r}",
+                hint="say durable=True as well",
+            )
         if options.gang > 1:
             raise BadRequest("a session task is no gang", asked=f"gang={options.gang}", hint="say durable=True as well")
         from .pickling import arguments, function_code
@@ -287,6 +297,31 @@ class Client(ClusterViewClient, FunctionCalls, GraphCalls, JobCalls, ScheduleCal
         from .actor_names import find
 
         return find(self, name)
+
+    # -- light processes over hosts
+
+    def start_shards(
+        self, group: str, count: int, root: Any = None, *args: Any, patience_s: float = 8.0, **options: Any
+    ) -> LightShards:
+        """Begin a set of *count* shards of light processes, placed as jobs are, each with the process *root*.
+
+        A shard whose host is lost is begun again elsewhere, with its root. *options* are those of detached actors:
+        ``cpus`` (0.5), ``gpus``, ``max_isolation_s``, ``checkpoint_every_s``. *patience_s*: how long a link between two
+        of them may be silent. Raises BadRequest, NameTaken, and what creating an actor raises.
+        """
+        from .light_shards import start_shards
+
+        return start_shards(self, group, count, root, args, patience_s, options)
+
+    def shards(self, group: str) -> LightShards:
+        """The set of shards of that name. Raises NoSuchActor, CallTimeout while its first shard is begun again."""
+        from .light_shards import find_shards
+
+        return find_shards(self, group)
+
+    def whereis(self, name: str, group: str) -> ProcessRef | None:
+        """The light process that has the name, in the set *group*; ``None`` when nobody has. Raises as ``shards``."""
+        return self.shards(group).whereis(name)
 
     # -- locks
 
@@ -524,7 +559,7 @@ def connect(
     found_url, found_token = locate(data_dir, url, token)
     client = Client(found_url, found_token, ca_fingerprint=fingerprint(ca_fingerprint), **options)
     try:
-        client.http.get("/api/config")
+        client.http.get("/api/members")
     except BaseException:
         client.close()
         raise

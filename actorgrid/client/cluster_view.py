@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from actorgrid.errors import ActorGridError
@@ -70,6 +70,17 @@ class ClusterViewClient(HostHealthClient):
         Of the last *since_s* seconds, or since the beginning; of one *user*, or of all. Raises BadRequest.
         """
         answer: dict[str, Any] = self.http.get("/api/usage", by=by, since_s=since_s, user=user or None, timeout_s=30.0)
+        return answer
+
+    def model_usage(self, by: str = "model", *, since_s: float | None = None, user: str = "") -> dict[str, Any]:
+        """What served models used: rows by *by* (key, user, tenant, service, model, host), in requests and tokens.
+
+        Of the last *since_s* seconds by whole hours, or since the beginning; of one *user*, or of all that may be seen.
+        Raises BadRequest.
+        """
+        answer: dict[str, Any] = self.http.get(
+            "/api/usage/models", by=by, since_s=since_s, user=user or None, timeout_s=30.0
+        )
         return answer
 
     def leases(self) -> list[dict[str, Any]]:
@@ -141,6 +152,54 @@ class ClusterViewClient(HostHealthClient):
     def remove_quota(self, user: str) -> dict[str, Any]:
         """Take the user's own quota away: ``{"user", "limits", "previous"}``. Raises NotFound when there is none."""
         answer: dict[str, Any] = self.http.delete(f"/api/quotas/{segment(user)}", patient=False)
+        return answer
+
+    def tenants(self) -> list[dict[str, Any]]:
+        """Tenants by name: what each is given, holds, held of late and has waiting, and its ``share``."""
+        tenants: list[dict[str, Any]] = self.http.get("/api/tenants")["tenants"]
+        return tenants
+
+    def tenant(self, name: str) -> dict[str, Any]:
+        """One tenant, as ``tenants`` has it. Raises NotFound."""
+        found: dict[str, Any] = self.http.get(f"/api/tenants/{segment(name)}")
+        return found
+
+    def create_tenant(
+        self,
+        name: str,
+        *,
+        weight: float = 1.0,
+        guarantee: Mapping[str, Any] | None = None,
+        limits: Mapping[str, Any] | None = None,
+    ) -> dict[str, Any]:
+        """Create a tenant: from the first on, jobs of several are ordered by their shares.
+
+        *guarantee* and *limits* may have ``gpus``, ``gpus_by_model`` ({model: count}), ``gpu_memory``, ``cpus`` and
+        ``memory``, limits ``jobs_waiting`` and ``waiting_bytes`` too. Raises WrongState for one that there is.
+        """
+        body = {"name": name, "weight": weight, "guarantee": guarantee, "limits": limits}
+        made: dict[str, Any] = self.http.post("/api/tenants", body)
+        return made
+
+    def set_tenant(
+        self,
+        name: str,
+        *,
+        weight: float | None = None,
+        guarantee: Mapping[str, Any] | None = None,
+        limits: Mapping[str, Any] | None = None,
+    ) -> dict[str, Any]:
+        """Give a tenant other terms; ``None`` leaves them, a guarantee or limits replace all. Raises NotFound."""
+        body = {"weight": weight, "guarantee": guarantee, "limits": limits}
+        now: dict[str, Any] = self.http.put(f"/api/tenants/{segment(name)}", body)
+        return now
+
+    def remove_tenant(self, name: str) -> dict[str, Any]:
+        """Remove a tenant: its keys open nothing, nothing of it starts any more, and what it runs is ended.
+
+        ``{"tenant", "cancelled", "sessions", "more"}``: call it again while there is ``more``. Raises NotFound.
+        """
+        answer: dict[str, Any] = self.http.delete(f"/api/tenants/{segment(name)}", patient=False)
         return answer
 
     def locks(self, prefix: str = "") -> list[dict[str, Any]]:

@@ -53,6 +53,8 @@ class Step(Generic[T_co]):
         self.id = id
 
     def __getitem__(self, key: Any) -> StepItem:
+        if self.dag._steps[self.number].request.get("stream"):
+            raise TypeError(f"step {self.id} streams: the step that takes it iterates over its items")
         return StepItem(self, key)
 
     def __iter__(self) -> NoReturn:
@@ -201,7 +203,7 @@ class Dag:
         Options: those of a task (``gpus``, ``memory``, ``retries``, ``timeout``, ...), ``id``, ``after`` (steps that
         only come before it), ``runtime_s`` and ``output_bytes`` (estimates), ``cost`` (a map with all of these),
         ``needs`` (amounts of the graph's resources), ``node`` (a host), ``collocated`` (another step), ``cache`` (as of
-        the graph).
+        the graph), ``stream`` (what it yields goes to the steps that take it while it runs).
         Raises BadRequest, AmbiguousKeyword.
         """
         code = fn.fn if isinstance(fn, Task) else fn
@@ -220,7 +222,8 @@ class Dag:
     def run(self, command: Sequence[str], /, **options: Any) -> Step[None]:
         """Add a command. Options as for ``add``; ``cwd``, a directory; ``outputs``, the files and folders that it is to
         leave there, which are its value (a StepFiles); ``inputs``, commands whose outputs are put there before; and
-        ``files``, which it reads: with ``cache``, it does not run where it has run with the same in them.
+        ``files``, which it reads: with ``cache``, it does not run where it has run with the same in them;
+        ``checkpoint``, a directory whose content follows it (or ``{"path": ..., "every_s": ...}``), as of a job.
 
         With ``until`` and ``rounds`` it runs again and again, until the last line that it prints is that, at most so
         many times; each round is a step. Raises BadRequest, InvalidGraph, UnboundedLoop.
@@ -474,6 +477,10 @@ class Dag:
             raise BadRequest("a merge takes steps", hint="dag.merge(one, other)")
         for step in steps:
             self._own(step)
+            if self._steps[step.number].request.get("stream"):
+                raise InvalidGraph(
+                    f"a merge takes no items, and step {step.id} gives some", hint="have a step take them"
+                )
         request = {"kind": "merge", "inputs": [step.id for step in steps], **({"last": True} if last else {})}
         return self._add(id, request, {})
 

@@ -40,7 +40,7 @@ def bundle_of(
     *working_dir*: the directory that is sent along."""
     requests = [dict(step.request) for step in steps]
     modes = [
-        cache_mode(request.pop("cache", "none" if request.get("extends") else cache))
+        cache_mode(request.pop("cache", "none" if request.get("extends") or request.get("stream") else cache))
         if request["kind"] == "function"
         else "none"
         for request in requests
@@ -77,11 +77,16 @@ def bundle_of(
             what = f"step {request['id']}: its arguments"
             # What is kept for later, and what others take that are kept, is told with its digest.
             how = {**step.how, "digest": True} if with_cache else step.how
-            if request.get("extends"):
-                how = {**how, "extends": True}
+            for name in ("extends", "stream"):
+                if request.get(name):
+                    how = {**how, name: True}
             plain = plain_part(fn, step.call.args, step.call.kwargs, how, names)
             part = dumps([fn, *step.call[1:], how], what, make=make) if plain is None else plain
-            if modes[number] != "none":
+            if names.streams and request["kind"] == "inline":
+                raise InvalidGraph(f"{request['id']} is inline and takes items", hint="dag.add, in place of dag.inline")
+            if names.streams:
+                request["streams"] = [steps[other].request["id"] for other in names.streams]
+            if modes[number] != "none" and not names.streams:
                 request["cache"] = cached.of_step(number, refresh=modes[number] == "refresh")
         else:
             continue

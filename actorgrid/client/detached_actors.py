@@ -12,9 +12,10 @@ from actorgrid.errors import BadRequest, NameTaken
 from actorgrid.transports.user_actor_frames import ACTOR_HEX, FOLDER_HEX
 from actorgrid.user_actor_context import JOB_PREFIX, ActorReference, serve_detached
 
+from .actor_doors import actor_doors
 from .actor_jobs import actor_jobs
 from .actor_places import folder_name
-from .user import user_name
+from .own_user import own_user
 
 if TYPE_CHECKING:
     from .actor_names import ActorName
@@ -56,10 +57,11 @@ def make_detached(
         call, kept = (*call, tuple(options.checkpoints)), {"checkpoint": {}}
     request = {**client._jobs().request(serve_detached, call, {}, worker), "task_id": job_id, **kept}
     actor_jobs.remember(job_id, client)
+    actor_doors.remember(actor_id, client._open_session())
     if name is not None:
         if named_job(client, str(options.name)) is not None:
             raise NameTaken(
-                f"a detached actor of {user_name()} has the name {options.name!r}",
+                f"a detached actor of {own_user(client.http)} has the name {options.name!r}",
                 asked=str(options.name),
                 hint="client.actor(name) finds it, get_or_create() makes it if there is none",
             )
@@ -73,7 +75,7 @@ def make_detached(
 def named_job(client: Client, name: str) -> str | None:
     """The id of the job of the detached actor of that name, if there is one that has not ended."""
     label, live = f"{NAME_LABEL}={name_label(name)}", "queued,placed,running"
-    jobs = client.http.get("/api/jobs", state=live, label=label, user=user_name(), limit=1)["jobs"]
+    jobs = client.http.get("/api/jobs", state=live, label=label, user=own_user(client.http), limit=1)["jobs"]
     return str(jobs[0]["job_id"]) if jobs else None
 
 

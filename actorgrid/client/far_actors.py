@@ -25,7 +25,7 @@ from actorgrid.user_actor_context import ActorReference
 
 from .forks import renew_in_children
 from .relay_loop import RelayLoop
-from .relayed_socket import RelayedSocket
+from .relayed_socket import CarryingStream, RelayedSocket
 
 AWAY_MAX_S = 60.0
 """So long a way to the actor is looked for again; then it is given up, with all that it was asked."""
@@ -113,13 +113,20 @@ class LineStream:
         self._on_end(None)
 
 
+OpenActorStream = Callable[
+    [FarCaller, Callable[[bytes], None], Callable[[ActorGridError | None], None], Callable[[], None] | None],
+    CarryingStream,
+]
+"""Opens a stream to an actor: who is wanted, and what ``Stream.attach`` takes. Raises PeerGone."""
+
+
 class FarActorSocket(RelayedSocket):
     """The way to one actor. ``sock`` is the caller's; *begun_fd*: where it looks for what was begun."""
 
     def __init__(
         self,
         loop: RelayLoop,
-        path: str,
+        open_stream: OpenActorStream,
         at: str,
         reference: ActorReference,
         begun_fd: int,
@@ -128,7 +135,7 @@ class FarActorSocket(RelayedSocket):
         super().__init__(loop, "", {}, reference.secret)
         self.sock.setblocking(False)
         self.host_id = at or reference.host_id
-        self._path = path
+        self._open_stream = open_stream
         folder = os.path.basename(os.path.dirname(reference.path))
         self._wanted = FarCaller(self.host_id, folder, reference.actor_id, self._id, False)
         self._begun_fd = os.dup(begun_fd)
@@ -136,7 +143,7 @@ class FarActorSocket(RelayedSocket):
         self._look_at = loop.monotonic() + AWAY_LOOK_S
         self._was_answered = False
         self._left = False  # the caller has hung up
-        self._question: LineStream | None = None
+        self._question: CarryingStream | None = None
         self._ask_until = 0.0
         self._led_at = 0.0
         self._told = b""
@@ -158,13 +165,21 @@ class FarActorSocket(RelayedSocket):
                 self.fail(HostUnreachable(f"host {self.host_id} has not been reached for {AWAY_MAX_S:g} s"))
                 return
             try:
-                stream = LineStream(self._loop, self._path, encode_far_caller(self._wanted))
+                stream = self._open_stream(self._wanted, self._came, self._ended, self._pump_out)
             except PeerGone:
                 self._ended(None)
                 return
-            stream.attach(self._came, self._ended, self._pump_out)
             self._led_at = now
             self._go_on_over(stream)
+
+    def look_now(self) -> None:
+        """Try again at once, as there may be a way by now."""
+        self._try_at = 0.0
+        self.look(self._loop.monotonic())
+
+    def leave(self) -> None:
+        """Give up a way to where the actor is not any more. For any thread."""
+        self._loop.post(self.give_up)
 
     def fail(self, error: ActorGridError | TransportError) -> None:
         """As of ``RelayedSocket``; what may be otherwise in a moment only ends the connection."""
@@ -208,20 +223,22 @@ class FarActorSocket(RelayedSocket):
             return
         self._leave_stream()
         self._loop.unwatch(self._inner.fileno())
+        wanted = self._wanted._replace(asks=True)
         try:
-            line = encode_far_caller(self._wanted._replace(asks=True))
-            self._question = LineStream(self._loop, self._path, line)
+            self._question = self._open_stream(wanted, self._answer_came, self._answer_ended, None)
         except PeerGone:
             self._know(BEGUN_UNKNOWN)
             return
         self._ask_until = self._loop.monotonic() + ASK_MAX_S
-        self._question.attach(self._answer_came, lambda _error: self._know(BEGUN_UNKNOWN))
 
     def _answer_came(self, data: bytes) -> None:
         self._told += data
         if len(self._told) >= BEGUN.size:
             whole = len(self._told) == BEGUN.size  # more is an error's frame
             self._know(BEGUN.unpack(self._told)[0] if whole else BEGUN_UNKNOWN)
+
+    def _answer_ended(self, _error: ActorGridError | None) -> None:
+        self._know(BEGUN_UNKNOWN)
 
     def _know(self, last: int) -> None:
         if not self.is_over:
@@ -267,14 +284,20 @@ class FarActors:
                 self._loop = RelayLoop("actorgrid-far-actors")
                 self._loop.start()
             loop = self._loop
-        made = FarActorSocket(loop, path, at, reference, begun_fd, on_away)
+
+        def open_stream(
+            wanted: FarCaller,
+            on_data: Callable[[bytes], None],
+            on_end: Callable[[ActorGridError | None], None],
+            on_capacity: Callable[[], None] | None,
+        ) -> CarryingStream:
+            stream = LineStream(loop, path, encode_far_caller(wanted))
+            stream.attach(on_data, on_end, on_capacity)
+            return stream
+
+        made = FarActorSocket(loop, open_stream, at, reference, begun_fd, on_away)
         loop.post(lambda: self._add(made))
         return made
-
-    def leave(self, far: FarActorSocket) -> None:
-        """Give up a way to where the actor is not any more."""
-        if self._loop is not None:
-            self._loop.post(far.give_up)
 
     def _add(self, made: FarActorSocket) -> None:
         self._sockets.append(made)

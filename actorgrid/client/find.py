@@ -27,7 +27,7 @@ def locate(
     In this order: what is given; ``ACTORGRID_URL`` and ``ACTORGRID_TOKEN`` (unless *data_dir* is given); inside of a
     job or task the agent of its host, with the rights of its submitter; the running agent of *data_dir*, or of the
     default data directory. A token that is not given is read from the data directory when the agent there serves that
-    URL; else it stays empty. Raises HostUnreachable.
+    URL, and else is the one that ``actorgrid login`` was given for it; else it stays empty. Raises HostUnreachable.
     """
     if url is None and data_dir is None:
         url = os.environ.get("ACTORGRID_URL") or None
@@ -40,7 +40,7 @@ def locate(
         url = str(_running_agent(paths)["url"])
         return url, token if token is not None else _token(paths)
     if token is None:
-        token = _token_of(url, paths)
+        token = _token_of(url, paths) or _token_of_login(url)
     return url, token
 
 
@@ -168,3 +168,10 @@ def _token_of(url: str, paths: HostPaths) -> str:
     except HostUnreachable:
         return ""
     return ""
+
+
+def _token_of_login(url: str) -> str:
+    from .logins import find_login
+
+    login = find_login(url)
+    return "" if login is None else login["key"]

@@ -7,11 +7,13 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, cast
 
 from actorgrid.dag.step_files import StepFiles, is_pack
+from actorgrid.dag.step_items import is_items, items_of
 from actorgrid.errors import ActorGridError, NotFound, StepFailed, WrongState, error_from_dict
 from actorgrid.job_outcome import FINAL_STATES
 
 from .durable import value_of_result
 from .http import segment
+from .pickling import loads_value
 
 if TYPE_CHECKING:
     from .client import Client
@@ -120,7 +122,10 @@ class GraphRun:
     def _fetch(self, number: int) -> Any:
         if number not in self._values:
             data = self._client.http.get(f"{self._path}/steps/{number}/result")
-            self._values[number] = StepFiles(data) if is_pack(data) else value_of_result(cast("bytes", data))
+            if is_items(data):
+                self._values[number] = [loads_value(each) for each in items_of(data)]
+            else:
+                self._values[number] = StepFiles(data) if is_pack(data) else value_of_result(cast("bytes", data))
         return self._values[number]
 
 

@@ -41,13 +41,15 @@ class JobCalls:
         *,
         at_once: int = 0,
         cwd: str | os.PathLike[str] | None = None,
+        checkpoint: str | Mapping[str, Any] | None = None,
         **options: Any,
     ) -> GraphRun:
         """Have a command run once for each index, in ``ACTORGRID_ARRAY_INDEX``: one job, accepted in one commit.
 
-        *indexes*: a range, numbers, or a text as ``"0-999%50"``; *at_once*: how many may run at a time. Options as for
-        ``run``, of each. It goes on when some fail; ``retry`` begins these again. Raises BadRequest, and what a job is
-        refused with.
+        *indexes*: a range, numbers, or a text as ``"0-999%50"``; *at_once*: how many may run at a time; *checkpoint*: a
+        directory, or ``{"path": ..., "every_s": ...}``, below which each has one whose content follows it. Options as
+        for ``run``, of each. It goes on when some fail; ``retry`` begins these again. Raises BadRequest, and what a job
+        is refused with.
         """
         from actorgrid.job_arrays import JobArray, array_request
 
@@ -56,6 +58,8 @@ class JobCalls:
 
         array = JobArray.of(indexes, at_once)
         wanted = self._command_job(command, cwd, options)
+        if checkpoint is not None:
+            wanted["checkpoint"] = {"path": checkpoint} if isinstance(checkpoint, str) else dict(checkpoint)
         return GraphRun(cast("Client", self), accept(self.http, array_request(wanted, array)))
 
     def _command_job(
@@ -81,9 +85,11 @@ class JobCalls:
 
     def edit(self, /, job_id: str, **changed: Any) -> dict[str, Any]:
         """Change a job that waits: ``priority`` (0 to 100), ``max_execution_time_s`` (``None``: no limit), ``deadline``
-        (seconds from now, a datetime with its zone, or ``None``).
+        (seconds from now, a datetime with its zone, or ``None``); what it asks for (``gpus``, ``gpu_memory``,
+        ``gpu_models``, ``cpus``, ``memory``); ``labels`` that it is to have beside its others (``None``: no more).
 
-        Gives what it has now. Raises WrongState for a job that has been placed already, UnknownJob, BadRequest.
+        Gives what it has now. Raises WrongState for a job that has been placed already, UnknownJob, BadRequest, and as
+        ``submit_job`` for what no host could give.
         """
         deadline: float | datetime | None = changed.get("deadline")
         if isinstance(deadline, (int, float)):
@@ -170,8 +176,15 @@ class JobCalls:
         Of a gang it is that of the member of *rank*. Chosen where it lies: *since_s*, what came in the last so many
         seconds; *tail*, the last lines; *grep*, the lines with that regular expression (RE2's) in them.
 
-        Survives a restart of the door. Raises UnknownJob, ResultGone, BadRequest for a pattern that is none.
+        Survives a restart of the door. Raises UnknownJob, ResultGone, BadRequest for a pattern that is none, and for
+        *offset* together with *since_s* or *tail*: each of them says where to begin.
         """
+        if offset and (tail is not None or since_s is not None):
+            raise BadRequest(
+                "offset says where to begin, and so do since_s and tail",
+                asked=f"offset={offset}, " + (f"tail={tail}" if tail is not None else f"since_s={since_s}"),
+                hint="leave offset out, or say it alone",
+            )
         path = f"/api/jobs/{segment(job_id)}/logs"
         place = OutputCursor({"since_s": since_s, "tail": tail, "grep": grep or None}, offset or None)
         while True:

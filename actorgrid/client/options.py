@@ -12,8 +12,10 @@ from actorgrid.balancing.targets import MAX_KEY_CHARS, balancing_policy
 from actorgrid.configs.balancing_policy import BalancingPolicy
 from actorgrid.container_words import is_container, mount_of
 from actorgrid.errors import BadRequest
+from actorgrid.isolation_words import checked_min_isolation
 from actorgrid.output_paths import OUTPUTS_MAX, inside
 from actorgrid.python_environment import VARIABLE as ENVIRONMENT_VARIABLE
+from actorgrid.secret_words import is_wishes
 from actorgrid.task_context import LENT_CPU_MILLI, SESSION_RETRIES
 
 from .user import user_name
@@ -54,6 +56,14 @@ def _body(asked: Mapping[str, Any]) -> dict[str, Any]:
     return body
 
 
+def _known_isolation(text: str) -> str:
+    """The least isolation in the one spelling. Raises BadRequest."""
+    try:
+        return checked_min_isolation(text)
+    except ValueError as error:
+        raise BadRequest(str(error), asked=f"min_isolation={text!r}"[:200]) from error
+
+
 class WorkerShape(NamedTuple):
     """What a worker must have: tasks of one shape share workers. Sizes are as the user wrote them."""
 
@@ -67,6 +77,7 @@ class WorkerShape(NamedTuple):
     env: tuple[tuple[str, str], ...] = ()
     environment: Environment | None = None
     gpu_profile: str = ""
+    gpu_topology: str = ""
 
     @property
     def pool_name(self) -> str:
@@ -97,7 +108,8 @@ class TaskOptions:
 
     * ``gpus``: a share of one GPU (below 1) or a whole number; ``gpu_memory``: on each, ``"2GiB"`` or bytes;
       ``gpu_models``, ``gpu_affinity``: acceptable models, acceptable device UUIDs; ``gpu_profile``: in place of
-      ``gpus``, one MIG instance of this profile, ``"3g.40gb"``
+      ``gpus``, one MIG instance of this profile, ``"3g.40gb"``; ``gpu_topology``: every two of its GPUs as close as
+      that, ``"nvlink"``, ``"pix"``, ``"pxb"``, ``"phb"`` or ``"node"``
     * ``cpus``, ``memory``: of the host
     * ``priority``: 0 to 100, higher first (among this client's session tasks, or among all jobs)
     * ``retries``: for a session task, how often it may lose its worker (3 unless said); for a durable one, how many
@@ -110,6 +122,7 @@ class TaskOptions:
       elsewhere; jobs only
     * ``gang``: so many members that start together or not at all, each with these resources and its rank in ``RANK``;
       ``spread``: each on a host of its own; jobs only. The value of a function is that of rank 0
+    * ``min_isolation``: only on hosts that enforce no less: ``"kernel"``, ``"files=kernel,memory=kernel"``; jobs only
     * ``pool``: ``gpu_compute``, ``cpu_intensive``, ``io_bound`` or ``general``
     * ``env``: environment variables; or a Python environment that is built on its host: the path of a requirements file
       or a ``uv.lock``, a list of requirements, an ``actorgrid.Environment``. ``python``: the version that it is of
@@ -119,6 +132,8 @@ class TaskOptions:
     * ``notify``: whom a job tells of its states: ``"webhook:https://..."``, ``"mail:ann@example.org"``, or a target's
       name that the cluster has; ``notify_on``: of which: ``started``, ``requeued``, ``succeeded``, ``failed``,
       ``cancelled``, ``lost``, or ``ended`` for the last four, as it is unless said; jobs only (docs/notifications.md)
+    * ``secrets``: what a job is given of ``actorgrid secret``: ``"NAME"``, a file of that name in the folder
+      ``ACTORGRID_SECRETS``, or ``"NAME:VARIABLE"``; jobs only (docs/secrets.md)
     * ``durable``: a job, accepted when it is on disk, which survives the client; else a session task
     * ``balancing``: which of the session's workers gets the task, if several have room: ``least_loaded``,
       ``round_robin``, ``weighted_round_robin`` (by speed), ``capability_based`` or ``affinity_aware``; session tasks
@@ -140,6 +155,7 @@ class TaskOptions:
     gpu_models: Sequence[str] = ()
     gpu_affinity: Sequence[str] = ()
     gpu_profile: str = ""
+    gpu_topology: str = ""
     priority: int = 50
     retries: int | None = None
     timeout: float | None = None
@@ -149,6 +165,7 @@ class TaskOptions:
     max_isolation_s: float | None = None
     gang: int = 1
     spread: bool = False
+    min_isolation: str = ""
     pool: str | None = None
     env: Mapping[str, str] | Environment | str | os.PathLike[str] | Sequence[str] | None = None
     python: str | None = None
@@ -157,6 +174,7 @@ class TaskOptions:
     stop_when_idle_s: float | None = None
     notify: str | Sequence[str] = ()
     notify_on: str | Sequence[str] = ()
+    secrets: Sequence[str] = ()
     durable: bool = False
     name: str | None = None
     depends_on: Sequence[Any] = ()
@@ -196,12 +214,20 @@ class TaskOptions:
             self._check_outputs()
         if self.notify or self.notify_on:
             self._check_notify()
+        if self.secrets and (not self.durable or not is_wishes(list(self.secrets)) or isinstance(self.secrets, str)):
+            raise BadRequest(
+                "secrets are for jobs: a list of NAME or NAME:VARIABLE, each once",
+                asked=f"secrets={self.secrets!r}"[:200],
+                hint="say durable=True as well, or client.run",
+            )
         if self.pure and self.durable:
             raise BadRequest("pure is for session tasks", asked="durable=True", hint="a job's value is on the disk")
         if self.container is not None or self.mounts or self.container_runtime is not None:
             self._check_container()
         if not 1 <= self.gang <= 256 or (self.spread and self.gang == 1):
             raise BadRequest("a gang has 2 to 256 members", asked=f"gang={self.gang}", hint="spread= is for gangs only")
+        if self.min_isolation:
+            object.__setattr__(self, "min_isolation", _known_isolation(self.min_isolation))
         if self.balancing is not None or self.affinity:
             self._check_balancing()
         shape = WorkerShape(
@@ -215,6 +241,7 @@ class TaskOptions:
             tuple(sorted(variables.items())) if variables else (),
             self.environment,
             self.gpu_profile,
+            self.gpu_topology,
         )
         object.__setattr__(self, "shape", shape)
 

@@ -2,6 +2,7 @@
 
 An actor is a task of the session that lasts, on a lease of its own. Its socket, and what it died of, are in a folder of
 this process (0700), where whoever holds a handle finds them. The file ``owner`` in it is locked as long as we live.
+Where this machine is no host, the shared state says where actors are, and what they died of (actor_board.py).
 """
 
 from __future__ import annotations
@@ -15,21 +16,27 @@ import tempfile
 import threading
 import time
 from collections.abc import Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import msgpack
 
-from actorgrid.errors import ActorDied, ActorGridError, QueueFull, TaskCancelled, WorkerLost
+from actorgrid.checkpoints import CheckpointPolicy
+from actorgrid.errors import ActorDied, ActorGridError, MalformedBody, QueueFull, TaskCancelled, WorkerLost
 from actorgrid.objects.space import Held
-from actorgrid.transports.task_frames import fn_id_of
+from actorgrid.transports.actor_states import StateJoiner
+from actorgrid.transports.task_frames import encode_more, fn_id_of
 from actorgrid.transports.user_actor_frames import DEATH_SUFFIX, FOLDER_HEX, OWNER_FILE, PLACE_SUFFIX
-from actorgrid.user_actor_context import MARK, ActorReference, mark
+from actorgrid.user_actor_context import AFAR_PREFIX, MARK, ActorReference, mark
 
+from .actor_board import ActorBoard
+from .actor_doors import actor_doors
 from .actor_links import ActorUse, links
 from .actor_places import folder_name, place_of_creator
 from .futures import LazyFuture, TaskFuture
 from .options import TaskOptions
+from .own_user import own_user
 from .pickling import FunctionCode, arguments
 from .stream_items import StreamItems
 
@@ -49,15 +56,27 @@ _BEGIN = b"cactorgrid.actors.work.user_actor\nbegin\n."
 
 
 class _CameUp(StreamItems):
-    """Tells when the worker says that the actor listens: the one item of its stream."""
+    """Tells when the worker says that the actor listens, by the first item of its stream, and what states it saves, by
+    the others."""
 
-    def __init__(self, actor: OwnedActor) -> None:
+    def __init__(self, actor: OwnedActor, incarnation: int) -> None:
         super().__init__(1)
         self._actor = actor
+        self._incarnation = incarnation
+        self._states: StateJoiner | None = StateJoiner()
 
     def put(self, body: bytes, held: tuple[Held, ...] = ()) -> None:
         self.received += 1
-        self._actor.came_up(body.decode("ascii", "replace"))
+        if self.received == 1:
+            self._actor.came_up(body.decode("ascii", "replace"))
+            return
+        try:
+            state = None if self._states is None else self._states.feed(body)
+        except MalformedBody:
+            self._states = None  # the worker is the user's own: what it says is the user's affair
+            return
+        if state is not None:
+            self._actor.saved(self._incarnation, state.data)
 
 
 class OwnedActor:
@@ -75,6 +94,7 @@ class OwnedActor:
         options: TaskOptions,
         max_restarts: int,
         max_concurrency: int,
+        policy: CheckpointPolicy | None = None,
     ) -> None:
         self.reference = reference
         self.restarts_left = max_restarts
@@ -83,6 +103,7 @@ class OwnedActor:
         self._session = session
         self._options = options
         self._incarnation = 0
+        self._begun = 0  # of which incarnation the future is
         self._early_deaths = 0
         self._elsewhere_since = 0.0
         self._began = 0.0
@@ -90,9 +111,15 @@ class OwnedActor:
         self._forced = False
         self._lock = threading.Lock()
         self._future: TaskFuture[Any] | None = None
+        self._kept: LazyFuture[tuple[int, bytes] | None] = LazyFuture()  # by which incarnation, and the state
+        self._kept.set_result(None)
+        call: tuple[Any, ...] = (reference, max_concurrency, made, args, dict(kwargs))
+        if policy is not None:  # what not every version knows is there only where it was asked for
+            call = (*call, tuple(policy), self._kept)
         inputs: dict[LazyFuture[Any], int] = {}
-        self._args = arguments((reference, max_concurrency, made, args, dict(kwargs)), {}, inputs, session.objects)
-        self._inputs = tuple(inputs)
+        self._args = arguments(call, {}, inputs, session.objects)
+        self._inputs = [one for one in inputs if one is not self._kept]
+        self._kept_at = inputs.get(self._kept, -1)
         self._link = use.link
         self._link.owner = self
 
@@ -104,23 +131,36 @@ class OwnedActor:
         code = FunctionCode(fn_id_of(_BEGIN), _BEGIN, self.reference.class_name, f"actor {self.reference.class_name}")
         self._began = time.monotonic()
         args = self._args
-        future = self._session.submit(code, args.body, options, self._inputs, _CameUp(self), args.held)
-        self._future = future
+        inputs = list(self._inputs)
+        if self._kept_at >= 0:
+            with self._lock:
+                inputs.insert(self._kept_at, self._kept)
+        future = self._session.submit(code, args.body, options, inputs, _CameUp(self, self._incarnation), args.held)
+        self._future, self._begun = future, self._incarnation
         future.add_done_callback(self._ended)  # type: ignore[arg-type]
 
     def came_up(self, host_id: str) -> None:
         """Connect to it, and leave word of where it is. Called with the dispatcher's lock held."""
         if not self.reference.host_id:
             host_id = ""  # it is here, where alone it can be
-        path = self.reference.path + PLACE_SUFFIX
-        with contextlib.suppress(OSError):  # a full disk: others are told that it is not there
-            if host_id and host_id != self.reference.host_id:
-                with open(path + ".draft", "w", encoding="ascii") as file:
-                    file.write(host_id)
-                os.rename(path + ".draft", path)
-            else:
-                os.unlink(path)
+        self._owned.placed(self.reference, host_id)
         links.came_up(self._link, host_id)
+
+    def saved(self, incarnation: int, state: bytes) -> None:
+        """Keep what it has saved for the next incarnation. Called with the dispatcher's lock held."""
+        with self._lock:
+            if incarnation != self._incarnation:
+                return  # of one that is over
+            self._kept = LazyFuture()
+            self._kept.set_result((incarnation, state))
+        links.soon(partial(self._tell_kept, incarnation))
+
+    def _tell_kept(self, incarnation: int) -> None:
+        begun, future = self._begun, self._future
+        if begun < incarnation:  # its submit is about to return
+            links.soon(partial(self._tell_kept, incarnation))
+        elif begun == incarnation and future is not None:
+            future.tell(encode_more(future.call.task_id, 1))
 
     def stop(self, force: bool) -> None:
         """End it: when all is done that it was asked here, or by force."""
@@ -204,6 +244,7 @@ class OwnedActors:
         self._folder: Path | None = None
         self._host_id = ""  # where others of the cluster may call from elsewhere
         self._owner_fd = -1
+        self._board: ActorBoard | None = None  # where it is said where they are, if not in that folder
 
     def make(
         self,
@@ -216,6 +257,7 @@ class OwnedActors:
         max_concurrency: int,
         max_pending: int,
         name: ActorName | None = None,
+        policy: CheckpointPolicy | None = None,
     ) -> ActorUse:
         """Begin an actor; what its handle holds.
 
@@ -229,9 +271,12 @@ class OwnedActors:
             path = str(self._own_folder() / actor_id)
         secret = secrets.token_hex(16)
         reference = ActorReference(actor_id, path, secret, made.__name__, methods, max_pending, self._host_id)
+        actor_doors.remember(actor_id, self._session)
+        if self._board is not None:
+            self._board.place(reference, "")
         use = links.use(reference)
         actor = OwnedActor(
-            self, self._session, reference, use, made, args, kwargs, options, max_restarts, max_concurrency
+            self, self._session, reference, use, made, args, kwargs, options, max_restarts, max_concurrency, policy
         )
         with self._lock:
             self._actors[actor_id] = actor
@@ -245,11 +290,28 @@ class OwnedActors:
             raise
         return use
 
+    def placed(self, reference: ActorReference, host_id: str) -> None:
+        """Leave word of where an actor is."""
+        if self._board is not None:
+            self._board.place(reference, host_id)
+            return
+        path = reference.path + PLACE_SUFFIX
+        with contextlib.suppress(OSError):  # a full disk: others are told that it is not there
+            if host_id and host_id != reference.host_id:
+                with open(path + ".draft", "w", encoding="ascii") as file:
+                    file.write(host_id)
+                os.rename(path + ".draft", path)
+            else:
+                os.unlink(path)
+
     def forget(self, actor: OwnedActor, death: ActorDied) -> None:
         """Note the end of an actor, and leave word of it for who holds its handle elsewhere."""
         with self._lock:
             if self._actors.pop(actor.reference.actor_id, None) is None or self.closed.is_set():
                 return
+        if self._board is not None:
+            self._board.over(actor.reference, death)
+            return
         draft = f"{actor.reference.path}.draft"
         with contextlib.suppress(OSError):  # a full disk, or the folder was removed: they learn it by our own end
             Path(draft).write_bytes(msgpack.packb(death.to_dict(), default=str))
@@ -273,7 +335,9 @@ class OwnedActors:
             self._folder, self._owner_fd = None, -1
         for actor in self._all():
             actor.die(_died(actor.reference, "the client that made it was closed"))
-        if folder is not None:
+        if self._board is not None:
+            self._board.close()
+        elif folder is not None:
             shutil.rmtree(folder, ignore_errors=True)
             os.close(fd)
 
@@ -282,8 +346,14 @@ class OwnedActors:
             return list(self._actors.values())
 
     def _own_folder(self) -> Path:
+        if self._folder is None and self._session.is_afar:
+            # Nobody else looks into a folder here: actors have one of that name where they run.
+            self._folder = Path("/", folder_name(secrets.token_hex(FOLDER_HEX // 2)))
+            user = own_user(self._session.http)
+            self._host_id = AFAR_PREFIX + user
+            self._board = ActorBoard(self._session.http, user)
         if self._folder is None:
-            host_folder, self._host_id = place_of_creator()
+            host_folder, self._host_id = place_of_creator(self._session.whereabouts)
             runtime = os.environ.get("XDG_RUNTIME_DIR", "")
             base = runtime if runtime and len(runtime) < 60 and os.access(runtime, os.W_OK) else None
             if base is None and len(tempfile.gettempdir()) > 60:

@@ -15,6 +15,8 @@ import ssl
 import threading
 from typing import TYPE_CHECKING, Any
 
+import msgpack
+
 from actorgrid.errors import (
     ActorGridError,
     BadRequest,
@@ -29,15 +31,20 @@ from actorgrid.errors import (
 )
 from actorgrid.transports.channel_frames import WINDOW_BYTES as CHANNEL_BYTES
 from actorgrid.transports.kept_stream import WINDOW_BYTES
+from actorgrid.transports.peer.calls import Stream
 from actorgrid.transports.peer.limits import Refusal
-from actorgrid.transports.peer.relay_end import CLIENT_LIMITS, JOB, STREAMS_MAX, UPGRADE, WORKER, RelayEnd
+from actorgrid.transports.peer.relay_end import ACTOR, CLIENT_LIMITS, JOB, STREAMS_MAX, UPGRADE, WORKER, RelayEnd
 from actorgrid.transports.peer.session import LinkDown
 
+from .far_actors import FarActorSocket
 from .relay_loop import LoopTimer, RelayLoop
-from .relayed_socket import RETRY_MAX_S, RETRY_S, RelayedSocket
+from .relayed_socket import RETRY_MAX_S, RETRY_S, CarryingStream, RelayedSocket
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+
+    from actorgrid.transports.user_actor_frames import FarCaller
+    from actorgrid.user_actor_context import ActorReference
 
     from .http import AdminHttp
 
@@ -64,6 +71,7 @@ class Relay:
         self._lock = threading.Lock()
         # In the loop's thread:
         self._sockets: list[RelayedSocket] = []
+        self._actors: list[FarActorSocket] = []
         self._ends: list[_ClientEnd] = []
         self._dialling = False
         self._dial_at = 0.0
@@ -80,15 +88,28 @@ class Relay:
         """A channel to a job's attempt, at once; it may turn out to lead nowhere."""
         return self._open(JOB, {"attempt_id": attempt_id}, secret, CHANNEL_BYTES)
 
+    def open_actor(
+        self, reference: ActorReference, at: str, begun_fd: int, on_away: Callable[[], None] | None
+    ) -> FarActorSocket:
+        """A socket to an actor on host *at*, as of ``FarActors.open``."""
+        made = FarActorSocket(self._loop, self._open_actor_stream, at, reference, begun_fd, on_away)
+        self._start()
+        if not self._loop.post(lambda: self._add_actor(made)):
+            made.close()
+        return made
+
     def _open(self, target: str, head: dict[str, Any], secret: str, window_bytes: int = WINDOW_BYTES) -> RelayedSocket:
         made = RelayedSocket(self._loop, target, head, secret, window_bytes)
+        self._start()
+        if not self._loop.post(lambda: self._add(made)):
+            made.close()
+        return made
+
+    def _start(self) -> None:
         with self._lock:
             if not self._started:
                 self._started = True
                 self._loop.start()
-        if not self._loop.post(lambda: self._add(made)):
-            made.close()
-        return made
 
     def close(self) -> None:
         """End all sockets, and the thread."""
@@ -106,14 +127,45 @@ class Relay:
             return
         self._sockets.append(made)
         made.begin()
+        self._tick_soon()
+        self._supply()
+
+    def _add_actor(self, made: FarActorSocket) -> None:
+        if self._closed:
+            made.close()
+            return
+        self._actors.append(made)
+        made.begin()
+        self._tick_soon()
+        made.look(self._loop.monotonic())
+
+    def _tick_soon(self) -> None:
         if not self._ticking:
             self._ticking = True
             self._loop.after(CLIENT_LIMITS.tick_s, self._tick)
-        self._supply()
+
+    def _open_actor_stream(
+        self,
+        wanted: FarCaller,
+        on_data: Callable[[bytes], None],
+        on_end: Callable[[ActorGridError | None], None],
+        on_capacity: Callable[[], None] | None,
+    ) -> CarryingStream:
+        end = next((end for end in self._ends if end.streams < STREAMS_MAX), None)
+        if end is None:
+            self._dial(self._loop.monotonic())
+            raise PeerGone("there is no connection to a host's door now")
+        stream = Stream("the host", ACTOR, msgpack.packb(wanted._asdict()))
+        stream.attach(on_data, on_end, on_capacity)
+        try:
+            end.open(stream, False)
+        except MailboxFull as error:
+            raise PeerGone(f"the connection takes no more streams now: {error.message}") from error
+        return stream
 
     def _close(self) -> None:
         self._closed = True
-        for one in self._sockets:
+        for one in [*self._sockets, *self._actors]:
             one.close()
         for end in list(self._ends):
             end.close(Refusal.CLOSING, "the client is closed")
@@ -125,12 +177,15 @@ class Relay:
         for one in self._sockets:
             if one.away_for_s(now) > AWAY_MAX_S:
                 one.fail(HostUnreachable(f"no host of the cluster has been reached for {AWAY_MAX_S:g} s"))
+        for actor in self._actors:
+            actor.look(now)
+        self._actors = [actor for actor in self._actors if not actor.is_over]
         for end in list(self._ends):
             end.tick()
             if not end.is_down and end.idle_for_s(now) > IDLE_S:
                 end.close(Refusal.CLOSING, "nothing is under way")
         self._supply()
-        self._ticking = bool(self._sockets or self._ends)
+        self._ticking = bool(self._sockets or self._actors or self._ends)
         if self._ticking:
             self._loop.after(CLIENT_LIMITS.tick_s, self._tick)
 
@@ -183,6 +238,8 @@ class Relay:
         self._delay_s = RETRY_S
         self._ends.append(_ClientEnd(self._loop, made, self._end_is_down))
         self._supply()
+        for actor in self._actors:
+            actor.look_now()
 
     def _not_dialled(self, error: ActorGridError) -> None:
         self._dialling = False
@@ -196,7 +253,7 @@ class Relay:
                 hint="upgrade the host; or say durable=True, which makes it a job",
             )
         if isinstance(error, _REFUSED):
-            for one in self._sockets:
+            for one in [*self._sockets, *self._actors]:
                 if one.wants_stream(float("inf")):
                     one.fail(error)
             return

@@ -50,6 +50,7 @@ from actorgrid.transports.task_frames import (
     parse_worker_frame,
 )
 
+from .actor_doors import actor_doors
 from .dispatcher import Dispatcher
 from .environment import Environment
 from .environment_entry import EnvironmentEntry
@@ -117,6 +118,7 @@ class Session:
         self._actors: OwnedActors | None = None
         self._id = ""
         self._objects: ObjectSpace | None = None
+        self._whereabouts = objects_here.NOWHERE
         self._kept: weakref.WeakSet[TaskFuture[Any]] = weakref.WeakSet()
         self._objects_secret = os.urandom(SECRET_BYTES)
         self._renew_s = 2.0
@@ -161,6 +163,12 @@ class Session:
         if not self._id:
             self._open("")  # whether workers have our Python, a lease says
         return self._objects
+
+    @property
+    def whereabouts(self) -> objects_here.Whereabouts:
+        """The host by which it comes to objects and actors; empty before it is open, and where that has no store."""
+        own = self._whereabouts
+        return own if own.store or not objects_here.is_of_work() else objects_here.whereabouts()
 
     def kill(self, future: TaskFuture[Any]) -> bool:
         """Cancel a call even if it runs."""
@@ -334,7 +342,7 @@ class Session:
         lease_id = str(grant["lease_id"])
         route: RelayedSocket | None = None
         try:
-            sock, route = self._connect(grant)
+            sock, route = self._connect(grant, lane.is_actors)
         except OSError as error:
             self.give_back(lease_id)
             raise PeerGone(f"cannot reach the leased worker: {error}", asked=str(grant["socket_path"])) from error
@@ -379,19 +387,41 @@ class Session:
         know = answer.worker_id, sock, decoder, travel_s, token
         self._dispatcher.add(lane, lease_id, *know, *can, answer.keeps_objects, route=route)
 
-    def _connect(self, grant: dict[str, Any]) -> tuple[socket.socket, RelayedSocket | None]:
-        """A socket to the leased worker: its own, where this machine has that; else by a relay. Raises OSError."""
-        own = None if self._relayed else own_socket(str(grant["socket_path"]), self._relayed is None)
-        if own is not None:
-            return own, None
+    def _connect(self, grant: dict[str, Any], lasts: bool) -> tuple[socket.socket, RelayedSocket | None]:
+        """A socket to the leased worker: its own, where this machine has that; else by a relay. Raises OSError.
+
+        *lasts*: whether the call is an actor, which is not to end with a link between hosts.
+        """
+        if not (lasts and grant.get("host_id")):
+            own = None if self._relayed else own_socket(str(grant["socket_path"]), self._relayed is None)
+            if own is not None:
+                return own, None
+        route = self.relay().open_worker(str(grant["lease_id"]), str(grant["secret"]))
+        return route.sock, route
+
+    def relay(self) -> Relay:
+        """This session's way through the door of its host."""
         with self._lock:
             if self._relay is None:
                 from .relay import Relay
 
                 self._relay = Relay(self._http)
-            relay = self._relay
-        route = relay.open_worker(str(grant["lease_id"]), str(grant["secret"]))
-        return route.sock, route
+            return self._relay
+
+    @property
+    def is_closed(self) -> bool:
+        """Whether it is over."""
+        return self._stop.is_set()
+
+    @property
+    def http(self) -> AdminHttp:
+        """The way to its host's door."""
+        return self._http
+
+    @property
+    def is_afar(self) -> bool:
+        """Whether its client counts as one of another machine, which has no socket of workers, or of actors."""
+        return bool(self._relayed or self._http.is_afar)
 
     def _environment_of(self, lane: Lane) -> str:
         """The digest of the environment that the workers of a lane are of; empty where they are the host's."""
@@ -456,8 +486,9 @@ class Session:
         with self._lock:
             if not self._id:
                 who: dict[str, Any] = {"user_id": user_name(), "python": python}
-                if self._relayed or self._http.is_afar:
+                if self.is_afar:
                     who["afar"] = True
+                    actor_doors.opened(self)
                 opened = self._http.post("/api/sessions", who, repeat=True)
                 self._id = str(opened["session_id"])
                 self._renew_s = float(opened.get("renew_s", 2.0))
@@ -466,15 +497,21 @@ class Session:
             return self._id
 
     def _open_objects(self, path: str) -> None:
-        # Once: the space stays when the session is lost, and another is opened in its place.
-        if not path or self._objects is not None or self._stop.is_set() or not os.path.isdir(os.path.dirname(path)):
+        if not path or self._stop.is_set() or not os.path.isdir(os.path.dirname(path)):
+            self._whereabouts = objects_here.NOWHERE
+            objects_here.forget_session(self._objects_secret)
             return
-        served = objects_here.served_space()
-        if served is not None:
-            self._objects = served  # what we keep is of the session that we work for: its references outlive us
+        # Once: the space stays when the session is lost, and another is opened in its place, maybe on another host.
+        self._objects = self._objects or objects_here.served_space()
+        if self._objects is not None and not self._objects.about.owner:
+            return  # what we keep is of the session that we work for: its references outlive us
+        host = _home(self._id)
+        self._whereabouts = objects_here.Whereabouts(path, host)
+        if self._objects is not None:
+            objects_here.note_session(self._objects_secret, path, host)
             return
         about = SpaceAbout(True, "", user_name(), self._id, os.getpid())
-        self._objects = objects_here.own_space(path, _home(self._id), self._objects_secret, about)
+        self._objects = objects_here.own_space(path, host, self._objects_secret, about)
 
     def _take_over(self) -> None:
         """Have values of this process that lie in the store, and may still be asked for, be objects here."""

@@ -17,6 +17,7 @@ FORWARDED = (
     "gpu_models",
     "gpu_affinity",
     "gpu_profile",
+    "gpu_topology",
     "cpus",
     "memory",
     "retries",
@@ -25,9 +26,24 @@ FORWARDED = (
     "pool",
     "gang",
     "spread",
+    "min_isolation",
 )
 """Options that a step has as a task has them."""
-OWN = ("id", "after", "runtime_s", "output_bytes", "cost", "needs", "node", "collocated", "cache", "extends", "trigger")
+OWN = (
+    "id",
+    "after",
+    "runtime_s",
+    "output_bytes",
+    "cost",
+    "needs",
+    "node",
+    "collocated",
+    "cache",
+    "extends",
+    "trigger",
+    "checkpoint",
+    "stream",
+)
 STEP_OPTIONS = (*FORWARDED, *OWN)
 _AS_FIELD = {"gpu_memory": "gpu_memory_bytes", "memory": "memory_bytes", "timeout": "max_execution_time_s"}
 PLAIN_OPTIONS = TaskOptions()

@@ -31,13 +31,14 @@ class PartRef:
 
 class PartNames:
     """What stands for steps in one part of a bundle. *places*: where parts of earlier steps are; ``taken`` has the
-    numbers of steps whose values are named."""
+    numbers of steps whose values are named, ``streams`` of those whose items are."""
 
     def __init__(self, dag: Dag, steps: list[_Step], places: dict[int, tuple[int, int]]) -> None:
         self._dag = dag
         self._steps = steps
         self._places = places
         self.taken: dict[int, None] = {}
+        self.streams: dict[int, None] = {}
 
     def name(self, value: Any) -> tuple[Any, ...] | None:
         """What stands for a step, or for a part of the bundle; ``None`` for all else."""
@@ -65,6 +66,9 @@ class PartNames:
             return ("part", *self._places[step.number])
         if kind == "inline":
             return ("inline", *self._places[step.number], step.number)
+        if request.get("stream"):
+            self.streams[step.number] = None
+            return ("stream", step.number)
         return ("step", step.number)
 
 

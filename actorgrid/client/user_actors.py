@@ -29,7 +29,7 @@ P = ParamSpec("P")
 T = TypeVar("T")
 MAX_PENDING = 10_000
 _OF_WORKERS = (
-    *("gpus", "gpu_memory", "gpu_models", "gpu_affinity", "gpu_profile"),
+    *("gpus", "gpu_memory", "gpu_models", "gpu_affinity", "gpu_profile", "gpu_topology"),
     *("cpus", "memory", "pool", "env", "priority"),
 )
 """The options of tasks that an actor has too."""
@@ -58,8 +58,8 @@ class ActorOptions:
       its creator's client closes
     * ``detached``: a job, which goes on when its creator is gone, until it is stopped or cancelled
     * ``checkpoint_every``, ``checkpoint_every_s``: after so many calls, or seconds, what the method ``save()`` gives is
-      kept, and given to ``load(state)`` of the next incarnation (0: only on SIGTERM, and when ``handle.checkpoint()``
-      is called); detached actors only
+      kept, and given to ``load(state)`` of the next incarnation (0: only when ``handle.checkpoint()`` is called, and of
+      detached actors on SIGTERM)
     * ``max_pending``: how many calls of one process may be unfinished; further ones wait (10,000 unless said)
     """
 
@@ -152,9 +152,7 @@ class ActorClass(Generic[P, T]):
             for each in _OF_JOBS:
                 if getattr(options.worker, each) is not None:
                     raise BadRequest(f"{each} is of detached actors", asked=each, hint="detached=True")
-            if options.checkpoints is not None:
-                raise BadRequest("checkpoints are of detached actors", asked="checkpoint_every", hint="detached=True")
-        elif options.checkpoints is not None and not {"save", "load"} <= self._methods:
+        if options.checkpoints is not None and not {"save", "load"} <= self._methods:
             raise BadRequest(
                 "an actor with checkpoints has the methods save() and load(state)",
                 asked=f"checkpoint_every of {self.__qualname__}",
@@ -179,6 +177,7 @@ class ActorClass(Generic[P, T]):
                 options.max_concurrency,
                 options.max_pending,
                 name,
+                options.checkpoints,
             )
         except BaseException:
             if name is not None:

@@ -8,6 +8,7 @@ from typing import Annotated
 from pydantic import AliasChoices, BeforeValidator, Field, model_validator
 
 from actorgrid.amounts import parse_bytes
+from actorgrid.checkpoint_models import CheckpointRequest
 from actorgrid.demand import Demand
 from actorgrid.labels import LABELS_MAX, LABELS_TEXT
 from actorgrid.models import (
@@ -54,6 +55,8 @@ Word = (
 GRAPH_ID = r"^[A-Za-z0-9][A-Za-z0-9_-]{0,39}$"
 """A job's id, short enough that those of its steps are none too long; without dots, which these have."""
 StepId = Annotated[str, Field(min_length=1, max_length=ID_CHARS_MAX)]
+CHECKPOINTS_SINCE = 10
+"""The version of the ledger from which steps have checkpoints, and stream."""
 Amount = Annotated[int, Field(ge=0, le=2**53), BeforeValidator(parse_bytes)]
 
 
@@ -74,6 +77,10 @@ class StepCondition(RequestBody):
     step: StepId
     word: Word
     negated: bool = Field(default=False, description="another word than that")
+
+
+def _checkpoint(value: object) -> object:
+    return {"path": value} if isinstance(value, str) else value
 
 
 def _conditions(value: object) -> object:
@@ -150,6 +157,13 @@ class StepRequest(Resources):
         default=None, description="take its result, or its outputs, over from an earlier graph, if they are there"
     )
 
+    checkpoint: Annotated[CheckpointRequest, BeforeValidator(_checkpoint)] | None = Field(
+        default=None, description="of a command: a directory, or {path, every_s}, whose content follows it, as of a job"
+    )
+    stream: bool = Field(default=False, description="of a function: it gives items, one by one, as a generator does")
+    streams: list[StepId] = Field(
+        default_factory=list, max_length=NAMED_MAX, description="of its inputs, those whose items it takes as they come"
+    )
     extends: bool = Field(default=False, description="of a function: it may give further steps of the graph")
 
     @model_validator(mode="before")
@@ -180,6 +194,14 @@ class StepRequest(Resources):
             raise ValueError(f"step {self.id}: outputs are of commands, of no gang")
         if self.cache is not None and self.kind is not StepKind.FUNCTION and not self.outputs:
             raise ValueError(f"step {self.id}: cache is of functions, and of commands that name their outputs")
+        if (self.stream or self.streams) and (
+            self.kind is not StepKind.FUNCTION or self.cache is not None or self.gang > 1 or self.extends
+        ):
+            raise ValueError(f"step {self.id}: items go between functions, of no gang, without cache and extends")
+        if not set(self.streams) <= {each.step for each in self.inputs}:
+            raise ValueError(f"step {self.id}: streams are steps among its inputs")
+        if self.checkpoint is not None and (self.kind is not StepKind.COMMAND or self.checkpoint.path is None):
+            raise ValueError(f"step {self.id}: a checkpoint is a directory of a command: checkpoint: ckpt")
         if self.kind is StepKind.MERGE and not self.inputs:
             raise ValueError(f"step {self.id}: a merge has inputs")
         if self.cwd is not None and not self.cwd.startswith("/"):
@@ -261,6 +283,15 @@ class GraphRequest(RequestBody):
             for step in self.steps
         )
 
+    @property
+    def spec_version(self) -> int:
+        """The version of the ledger whose hosts can read all of it; 0: any that has graphs."""
+        asked = (
+            (step.checkpoint, step.stream, step.streams, step.min_isolation, step.gpu_topology) for step in self.steps
+        )
+        later = any(any(map(bool, each)) for each in asked)
+        return CHECKPOINTS_SINCE if later else 0
+
     @model_validator(mode="before")
     @classmethod
     def _rounds(cls, value: object) -> object:
@@ -270,6 +301,13 @@ class GraphRequest(RequestBody):
     def _whole(self) -> GraphRequest:
         if self.bundle is None and any(step.call is not None for step in self.steps):
             raise ValueError("bundle: functions are in a file that is sent before: use the Python client")
+        streaming = {step.id for step in self.steps if step.stream}
+        for step in self.steps if streaming else ():
+            if step.kind in (StepKind.MERGE, StepKind.INLINE) and any(each.step in streaming for each in step.inputs):
+                raise ValueError(f"step {step.id}: a {step.kind.value} takes no items; have a step take them")
+        for step in self.steps:
+            if wrong := set(step.streams) - streaming:
+                raise ValueError(f"step {step.id}: step {min(wrong)} gives no items: stream is of the step that does")
         return self
 
     def to_graph(self) -> Graph:

@@ -7,6 +7,7 @@ are in memory of this process then.
 
 from __future__ import annotations
 
+import logging
 import mmap
 import socket
 import threading
@@ -14,13 +15,25 @@ import time
 import zlib
 from typing import Any
 
-from actorgrid.errors import HostUnreachable, MalformedBody, ObjectLost, Overloaded, PeerGone
-from actorgrid.transports.object_frames import SMALL_BYTES, Data, ObjectKey, Part, SpaceAbout, encode_far_line, far_path
+from actorgrid.errors import ActorGridError, HostUnreachable, MalformedBody, ObjectLost, Overloaded, PeerGone
+from actorgrid.transports.object_frames import (
+    SMALL_BYTES,
+    Data,
+    ObjectKey,
+    Part,
+    SpaceAbout,
+    bulk_path,
+    encode_far_line,
+    far_path,
+)
 
+from .bring import bring
 from .connection import StoreConnection
 from .space import ObjectSpace, Reading
 
 PIECE_BYTES = 2**20
+BULK_BYTES = 8 * 2**20
+"""An object of at least so much is asked of the agent, which brings it over several connections."""
 STREAM_BYTES = 8 * 2**20
 """An object of more is read over two streams, and so on, up to ``STREAMS_MAX``."""
 STREAMS_MAX = 4
@@ -31,6 +44,8 @@ AWAY_S = 10.0
 AGAIN_S = 0.1
 HELP_PATIENCE_S = 1.0
 """A stream that is not there by then is done without."""
+log = logging.getLogger("actorgrid.objects")
+
 DAMAGED_MAX = 3
 """So often a piece is asked for again that does not have its checksum."""
 
@@ -89,6 +104,11 @@ class FarSpace(ObjectSpace):
             raise MalformedBody("a small object comes with the frame", found=type(found).__name__)
         return Reading(memoryview(bytearray(found.data)), None)
 
+    @property
+    def bulk_path(self) -> str:
+        """Where this host's agent brings large objects from others."""
+        return bulk_path(self._store_path)
+
     def piece(self, key: ObjectKey, offset: int, size: int) -> bytes:
         """A piece of an object, which has its checksum."""
         for _ in range(DAMAGED_MAX):
@@ -127,6 +147,8 @@ class _Fetch:
     def run(self) -> memoryview:
         """All of it. Raises what went wrong first."""
         self._space.open()  # before the others take its place
+        if self._key.size >= BULK_BYTES:
+            self._bring()
         others = [self._space.another() for _ in range(min(STREAMS_MAX - 1, self._key.size // STREAM_BYTES))]
         threads = [threading.Thread(target=self._help, args=(each,), daemon=True) for each in others]
         try:
@@ -147,6 +169,17 @@ class _Fetch:
         if self._error is not None:
             raise self._error
         return self._memory
+
+    def _bring(self) -> None:
+        """Have our host's agent bring it over several connections; the rest comes over the agents' streams."""
+        try:
+            brought = bring(self._space.bulk_path, self._space.host, self._space.secret, self._key, self._until)
+        except (OSError, ActorGridError) as error:
+            log.debug("an object of host %s comes over one connection: %s", self._space.host, error)
+            return
+        self._memory = brought.memory
+        self._next = self._key.size
+        self._missed = [at for piece in brought.missing for at in range(piece.offset, sum(piece), PIECE_BYTES)]
 
     def _help(self, space: FarSpace) -> None:
         try:

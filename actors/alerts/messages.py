@@ -11,6 +11,11 @@ class ListAlerts:
 
 
 @dataclass(frozen=True, slots=True)
+class ListTuning:
+    """Answer: {"findings": [the fields of ``TuningFinding``], "problem": why nobody looks}, of this host."""
+
+
+@dataclass(frozen=True, slots=True)
 class TestAlert:
     """Send a made-up alert to the targets of ``alerts.targets``. Answer: {"targets": [...]}. Raises WrongState where
     none is set."""

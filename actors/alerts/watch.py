@@ -10,7 +10,8 @@ import hashlib
 import json
 import os
 import secrets
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import asdict
 from pathlib import Path
 from time import time
 from typing import Any, cast
@@ -29,8 +30,10 @@ from actorgrid.supervisors.background import Background
 from actorgrid.supervisors.envelope import GetMetrics
 from actorgrid.supervisors.server import Server
 
+from . import kept_messages
 from .core import FIRING, PENDING, SILENCES_MAX, Alert, AlertBook, AlertNews, SilenceRecord
 from .figures import AlertFigures, DeviceFigure, HostFigure, Thresholds
+from .tuning_rules import TuningView, findings
 
 ASK_S = 2.0
 WAITING_MAX = 200
@@ -41,7 +44,8 @@ SILENCES = cluster_key("alerts", "silences") + "/"
 
 class AlertWatch:
     """The alerts of the host that *server*, its FaultDetector, runs on. *names*: the servers whose figures count;
-    *own*: gives those of *server*, *hosts*: the hosts of the cluster with their presence."""
+    *own*: gives those of *server*, *hosts*: the hosts of the cluster with their presence, *checks*: what checks of this
+    host measured, by ``check.NAME.FIGURE``."""
 
     def __init__(
         self,
@@ -50,21 +54,26 @@ class AlertWatch:
         names: Iterable[str],
         own: Callable[[], dict[str, float]],
         hosts: Callable[[], Iterable[tuple[str, str]]],
+        checks: Callable[[], Mapping[str, float]] = dict,
     ) -> None:
         self._server, self._ledger = server, ledger
         self._names = tuple(name for name in names if name != server.name)
-        self._own, self._hosts = own, hosts
+        self._own, self._hosts, self._checks = own, hosts, checks
         self._file: Path = server.host.paths.data_dir / FILE
         self._book = AlertBook(server.host.hostname)
         self._book.load(_read(self._file))
         self._figures = AlertFigures(self._thresholds())
         self._sender = MessageSender(server, self._settled, WAITING_MAX)
         self._writer = Background(server.runtime, "alerts")
+        self._messages_file: Path = server.host.paths.data_dir / kept_messages.FILE
+        self._messages_unsaved = False
         self._looking = self._saving = self._unsaved = False
         self._problem = ""
 
     def start(self) -> None:
-        """Begin to look."""
+        """Begin to look, and send what the agent before could not."""
+        for delivery in kept_messages.read(self._messages_file, WAITING_MAX):
+            self._sender.put(delivery)
         self._server.every(self._server.host.settings.alerts.interval_s, self.look)
 
     async def look(self) -> None:
@@ -84,6 +93,7 @@ class AlertWatch:
                 if self._server.whereis(name) is not None:
                     values.update(await self._asked(name, GetMetrics(), {}))
             values.update(self._own())
+            values.update(self._checks())
             readings: dict[str, dict[str, Any]] = await self._asked("gpu_coordinator", OwnReadings(), {})
             silences = await self._asked("distributed_state", ReadPrefix(SILENCES, SILENCES_MAX), None)
             figures = self._figures
@@ -107,17 +117,28 @@ class AlertWatch:
         self._keep()
 
     def _keep(self) -> None:
-        if self._unsaved and not self._saving:
+        if (self._unsaved or self._messages_unsaved) and not self._saving:
             self._server.spawn(self._save())
 
     async def _save(self) -> None:
         """Keep what fires; in a thread, as a disk may hang and this server is listened to for its beats."""
-        self._saving, self._unsaved = True, False
+        self._saving = True
+        messages, alerts = self._messages_unsaved, self._unsaved
+        self._messages_unsaved = self._unsaved = False
+        # The messages first: what is noted as told must be one of them, or sent.
+        waiting = kept_messages.to_bytes(self._sender.waiting(), WAITING_MAX) if messages else b""
         data = json.dumps(self._book.kept()).encode("ascii")
+
+        def write() -> None:
+            if messages:
+                write_atomically(self._messages_file, waiting, 0o600)
+            if alerts:
+                write_atomically(self._file, data, 0o600)
+
         try:
-            await self._writer.run(lambda: write_atomically(self._file, data, 0o600))
+            await self._writer.run(write)
         except (OSError, ActorGridError) as error:
-            self._unsaved = True  # at the next look
+            self._messages_unsaved = self._unsaved = True  # at the next look
             self._server.log.warning("what alerts fire is not kept: %s", error)
         finally:
             self._saving = False
@@ -158,6 +179,7 @@ class AlertWatch:
             # What could not be said until now is out of date: that it fires must not arrive after that it is over.
             if waiting.startswith(stem):
                 self._sender.drop(waiting)
+                self._messages_unsaved = True
         # A reminder is another message than the first one.
         message_id = f"{stem}{news.word}.{int(news.at)}"
         self._send(message_id, f"alert.{news.word}", f"{news.word} {alert.rule.severity}: {text}", _data(self, alert))
@@ -168,8 +190,11 @@ class AlertWatch:
         for target in self._server.host.settings.alerts.targets:
             if not self._sender.put(Delivery(f"{message_id} {target}", target, message)):
                 self._problem = f"{WAITING_MAX} messages wait to be sent"
+            self._messages_unsaved = True
 
     def _settled(self, settled: SettledDelivery) -> None:
+        self._messages_unsaved = True
+        self._keep()
         self._problem = f"{shown_target(settled.delivery.target)}: {settled.failure}"[:500] if settled.failure else ""
 
     def test(self, by: str) -> dict[str, Any]:
@@ -183,6 +208,7 @@ class AlertWatch:
                 hint="actorgrid config set alerts.targets '[\"ops\"]' (docs/alerts.md)",
             )
         self._send(f"alert.test.{secrets.token_hex(8)}", "alert.test", f"a test of alerts, asked for by {by}", {})
+        self._keep()
         return {"targets": [shown_target(each) for each in targets]}
 
     # -- answering
@@ -195,6 +221,16 @@ class AlertWatch:
             "resolved": [self.view(each, now) for each in self._book.resolved],
             "problem": self._problem,
         }
+
+    def tuning(self) -> dict[str, Any]:
+        """What is slow here, and which setting to change, by the same figures."""
+        settings = self._server.host.settings
+        if not settings.alerts.enabled:
+            return {"findings": [], "problem": "alerts.enabled is off here, and nobody gathers figures"}
+        if not self._figures.values:
+            return {"findings": [], "problem": "no figures yet: ask again in a minute"}
+        found = findings(self._book.host, TuningView(self._figures, settings.get), settings.is_live)
+        return {"findings": [asdict(each) for each in found], "problem": ""}
 
     def view(self, alert: Alert, now: float) -> dict[str, Any]:
         """One of them."""
@@ -249,7 +285,7 @@ def _read(path: Path) -> list[Any]:
         if os.stat(path).st_size > FILE_BYTES_MAX:
             return []
         kept = json.loads(path.read_bytes())
-    except (OSError, ValueError):
+    except (OSError, ValueError, RecursionError):
         return []
     shape = {"rule": str, "subject": str, "firing_since": float, "told_at": float}
     rows = kept if isinstance(kept, list) else []

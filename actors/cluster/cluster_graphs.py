@@ -6,7 +6,8 @@ What leads them on (``actors/jobs``) is loaded with the first graph: a cluster w
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from time import time
 from typing import TYPE_CHECKING, Any
 
 from actorgrid.actors.ledger.answers import SubmittedJob
@@ -24,6 +25,7 @@ from actorgrid.models import JobState
 from actorgrid.supervisors.server import Server
 
 from .explain.graphs import GraphProgress
+from .explain.why import JobContext
 from .messages import AcceptGraph, ListJobs, Why
 
 if TYPE_CHECKING:
@@ -99,6 +101,7 @@ class ClusterGraphs:
                 cache=request.cache or ABSENT,
                 grows=request.grows or ABSENT,
                 asks_commands=request.asks_commands or ABSENT,
+                spec_version=request.spec_version or ABSENT,
             )
         )
         return accepted
@@ -120,7 +123,11 @@ class ClusterGraphs:
         here = self._runner.explain(graph_id) if self._runner is not None and self._ledger.leads else None
         return {**found, "here": here}
 
-    async def progress(self, job: JobRecord) -> GraphProgress:
+    async def context(self, job: JobRecord, asked: Why) -> JobContext:
+        """What a graph is explained by."""
+        return JobContext(now=time(), graph=await self.progress(job, asked))
+
+    async def progress(self, job: JobRecord, asked: Why) -> GraphProgress:
         """How far a graph is; of one that runs, what its steps wait for."""
         try:
             found = await self.look(job["job_id"])
@@ -131,7 +138,7 @@ class ClusterGraphs:
         page = await self._desk.list_jobs(ListJobs(ACTIVE, WHY_JOBS, prefix=f"{job['job_id']}.", steps=True))
         jobs = page["jobs"][::-1]
         queued = next((each for each in jobs if each["state"] == JobState.QUEUED), None)
-        waits = None if queued is None else await self._desk.explain(Why(queued["job_id"]))
+        waits = None if queued is None else await self._desk.explain(replace(asked, job_id=queued["job_id"]))
         return GraphProgress(found["states"], (found["here"] or {}).get("held_by") or "", jobs, waits)
 
     def figures(self) -> Mapping[str, float]:

@@ -24,7 +24,7 @@ from actorgrid.supervisors.envelope import Beat
 from actorgrid.supervisors.runtime import Timer
 from actorgrid.supervisors.server import handles
 
-from ..alerts.messages import ListAlerts, TestAlert
+from ..alerts.messages import ListAlerts, ListTuning, TestAlert
 from ..alerts.watch import AlertWatch
 from ..ledger.client import LedgerClient, LedgerFollower
 from ..ledger.messages import Applied, Query
@@ -89,7 +89,7 @@ class FaultDetector(LedgerFollower):
         self._recovery = HostRecovery(self, self._ledger, self._checks)
         self._recovery.start()
         names = (*EXPECTED, *EXPECTED_OF_A_CLUSTER)
-        self._alerts = AlertWatch(self, self._ledger, names, self.metrics, self._presences)
+        self._alerts = AlertWatch(self, self._ledger, names, self.metrics, self._presences, self._check_figures)
         self._alerts.start()
 
     @handles(Beat)
@@ -131,6 +131,10 @@ class FaultDetector(LedgerFollower):
     @handles(ListAlerts)
     def _list_alerts(self, _request: ListAlerts) -> dict[str, Any]:
         return self._alerts.listed()
+
+    @handles(ListTuning)
+    def _list_tuning(self, _request: ListTuning) -> dict[str, Any]:
+        return self._alerts.tuning()
 
     @handles(TestAlert)
     def _test_alert(self, request: TestAlert) -> dict[str, Any]:
@@ -276,6 +280,15 @@ class FaultDetector(LedgerFollower):
             "hosts_in_maintenance": float(
                 sum(maintained(record, now) is not None for record in self._ledger.recoveries.values())
             ),
+        }
+
+    def _check_figures(self) -> dict[str, float]:
+        """What the checks of this host as a whole measured."""
+        return {
+            f"check.{result.name}.{name}": value
+            for result in self._checks.results
+            if result.name in ("disk", "memory", "processor", "network")
+            for name, value in result.evidence.items()
         }
 
     def _own_figures(self) -> dict[str, float]:

@@ -18,6 +18,7 @@ from collections.abc import Collection
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
+from actorgrid.access import Scope
 from actorgrid.actors.ledger.record_types import NO_ALLOCATION, AllocationRecord
 from actorgrid.balancing.targets import balancing_policy
 from actorgrid.errors import ActorGridError, BadRequest, CallTimeout, PythonMismatch, TooManySessions, UnknownSession
@@ -173,13 +174,17 @@ class LoadBalancer(LedgerFollower):
         settings = self.host.settings.sessions
         return float(settings.expire_afar_s if session_id.endswith(AFAR) else settings.expire_s)
 
-    def _session(self, session_id: str) -> LiveSession:
+    def _in_reach(self, session_id: str, scope: Scope) -> LiveSession | None:
         session = self._sessions.get(session_id)
+        return session if session is not None and scope.covers(session.user_id) else None
+
+    def _session(self, session_id: str, scope: Scope) -> LiveSession:
+        session = self._in_reach(session_id, scope)
         if session is None:
             raise UnknownSession(
                 "the session is not open here",
                 asked=session_id,
-                found=f"{len(self._sessions)} open session(s)",
+                found=f"{sum(scope.covers(each.user_id) for each in self._sessions.values())} open session(s)",
                 hint="it was closed or not renewed in time; open a new one and send unfinished tasks again",
             )
         return session
@@ -227,7 +232,7 @@ class LoadBalancer(LedgerFollower):
         if home := self._homes.elsewhere(request.session_id):
             answer: dict[str, Any] = await self._homes.ask(home, request, AT_HOME_S)
             return answer
-        session = self._session(request.session_id)
+        session = self._session(request.session_id, request.scope)
         session.expires_s = self._deadline(request.session_id)
         return {"leave": sorted(session.leave)}
 
@@ -239,8 +244,9 @@ class LoadBalancer(LedgerFollower):
             self._close(request)
 
     def _close(self, request: CloseSession) -> None:
-        session = self._sessions.pop(request.session_id, None)
+        session = self._in_reach(request.session_id, request.scope)
         if session is not None:
+            del self._sessions[request.session_id]
             self._release(session.leases)
 
     @handles(AcquireWorker)
@@ -249,7 +255,7 @@ class LoadBalancer(LedgerFollower):
             timeout_s = request.wait_s + PLACE_MARGIN_S + ATTACH_TIMEOUT_S
             there: dict[str, Any] = await self._homes.ask(home, request, timeout_s)
             return there
-        session = self._session(request.session_id)
+        session = self._session(request.session_id, request.scope)
         lease_id = request.lease_id or secrets.token_hex(8)
         await self._settled(request.session_id, lease_id)
         limit = self.host.settings.sessions.max_leases_per_session
@@ -274,7 +280,7 @@ class LoadBalancer(LedgerFollower):
             session.pending.discard(lease_id)
         if self._sessions.get(request.session_id) is not session:
             self._release({lease_id})
-            self._session(request.session_id)
+            self._session(request.session_id, request.scope)
         session.leases.add(lease_id)
         session.workers[lease_id] = host_id, str(grant["worker_id"])
         while len(session.workers) > WORKERS_KNOWN:
@@ -314,7 +320,8 @@ class LoadBalancer(LedgerFollower):
             return grant
         ask = AskHost(host_id, "attach_lease", {"lease_id": lease_id}, ATTACH_TIMEOUT_S)
         grant = await self.call("links", ask, ATTACH_TIMEOUT_S + 1)
-        return {**grant, "socket_path": await self.call("links", OpenRelay(host_id, lease_id))}
+        relay = await self.call("links", OpenRelay(host_id, lease_id))
+        return {**grant, "socket_path": relay, "host_id": host_id}
 
     async def _settled(self, session_id: str, lease_id: str) -> None:
         """Wait until nothing is under way about a lease that is asked for again. Raises BadRequest, CallTimeout."""
@@ -332,7 +339,7 @@ class LoadBalancer(LedgerFollower):
         if home := self._homes.elsewhere(request.session_id):
             await self._homes.ask(home, request, AT_HOME_S)
             return
-        session = self._sessions.get(request.session_id)
+        session = self._in_reach(request.session_id, request.scope)
         if session is not None and request.lease_id in session.leases:
             session.leases.discard(request.lease_id)
             self._release({request.lease_id})
@@ -342,7 +349,7 @@ class LoadBalancer(LedgerFollower):
         if home := self._homes.elsewhere(request.session_id):
             there: WorkerEnding = await self._homes.ask(home, request, ENDING_TIMEOUT_S)
             return there
-        host_id, worker_id = self._session(request.session_id).workers.get(request.lease_id, ("", ""))
+        host_id, worker_id = self._session(request.session_id, request.scope).workers.get(request.lease_id, ("", ""))
         if not worker_id:
             return UNKNOWN
         if host_id == self.host.host_id:

@@ -30,6 +30,7 @@ from actorgrid.supervisors.envelope import GetStatus, SettingChanged
 from actorgrid.supervisors.runtime import Waiter
 from actorgrid.supervisors.server import handles
 
+from ..gpu.enforcement import enforced_of_job, limits_told
 from ..gpu.messages import CheckFeasible, Explain, Inventory, LatencyReport
 from ..jobs.schedule_runner import ScheduleRunner
 from ..ledger.client import LEADERLESS_S, LedgerClient
@@ -40,14 +41,15 @@ from ..ledger.tables.jobs import GRAPH
 from ..links.messages import AskHost, AskHosts
 from ..notifications.courier import NoticeCourier
 from ..work.containment_here import containment_here
-from ..work.enforcement import enforced_of_job
 from ..work.messages import StartDelay
 from .cluster_graphs import ClusterGraphs, JobDesk
 from .condition import away_s, condition_of, start_blockers, summary_of, unknown_report, unsure_note, url_of
 from .core import choose_pool
+from .demand_edits import DemandEditor
 from .explain.binding import short_for
 from .explain.contention import options, other_kinds, reduced
-from .explain.why import JobContext, explain_job
+from .explain.reach import explain_in_reach
+from .explain.why import JobContext
 from .introduction import Introduction
 from .leaving import Leaving
 from .messages import (
@@ -70,25 +72,22 @@ from .messages import (
     Why,
 )
 from .planned_restart import PlannedRestart
-from .result_places import ResultFinder
+from .service_manager import ServiceManager
 from .sites import hosts_by_site
 from .submissions import Submissions
 
 T = TypeVar("T")
 RECENT_JOBS = 1000
 """Ended jobs answered from memory; older ones are read from the ledger's history."""
-LIST_LIMIT = 1000
-ROOT_DEPTH_MAX, REDUCTIONS_MAX = 100, 3
-EXPLAIN_S, RATE_WINDOW_S = 1.5, 60.0
-REPORTS_S, REPORTS_MAX, STATES_MAX = 1.0, 256, 1_000
+LIST_LIMIT, ROOT_DEPTH_MAX, REDUCTIONS_MAX = 1000, 100, 3
+EXPLAIN_S, RATE_WINDOW_S, REPORTS_S, REPORTS_MAX, STATES_MAX = 1.5, 60.0, 1.0, 256, 1_000
 BAD_ENDS = (JobState.FAILED, JobState.CANCELLED, JobState.LOST)
-FEASIBLE_MAX = 256
-"""Remembered request shapes that passed the feasibility check, so that a batch of equals asks once."""
+FEASIBLE_MAX = 256  # request shapes that passed the check, remembered so that a batch of equals asks once
 WITHOUT_MIRROR = ("consensus", "distributed_state")
 """Servers that do not follow the ledger, and have to be told of settings; all others hear of them there."""
 
 
-class ClusterManager(ResultFinder):
+class ClusterManager(ServiceManager, DemandEditor):
     """The server that the gateway asks about jobs and settings; it holds no truth of its own."""
 
     name = "cluster_manager"
@@ -109,6 +108,7 @@ class ClusterManager(ResultFinder):
         self._graphs = ClusterGraphs(self, self._ledger, desk)
         self._schedules = ScheduleRunner(self, self._ledger)
         self._courier = NoticeCourier(self, self._ledger)
+        self._services = self.begin_services(self._ledger)
         self._leaving = Leaving(self, self._ledger)
         self._planned_restart = PlannedRestart(self, self._ledger)
         await self._ledger.start()
@@ -134,8 +134,8 @@ class ClusterManager(ResultFinder):
         self._leaving.look()
         self._leaving.refuse_twin(snapshot.hosts.get(self.host.host_id))
         self._graphs.begin(snapshot)
-        self._schedules.begin()
-        self._courier.begin()
+        for part in (self._schedules, self._courier, self._services):
+            part.begin()
 
     async def _settle_from_history(self, job_id: str) -> None:
         record = await self.call("consensus", Query("job", {"job_id": job_id}))
@@ -161,9 +161,8 @@ class ClusterManager(ResultFinder):
                 self._leaving.look()
                 if identity == self.host.host_id:
                     self.spawn(self._introduction.tell_version())
-        self._graphs.applied(message)
-        self._schedules.applied(message)
-        self._courier.applied(message)
+        for each in (self._graphs, self._schedules, self._courier, self._services):
+            each.applied(message)
         if len(self._ended_at) > 100_000:
             del self._ended_at[:50_000]
 
@@ -333,7 +332,7 @@ class ClusterManager(ResultFinder):
         await self._ledger.reached(request.seen)
         job = await self._record(request.job_id)
         if job["kind"] == GRAPH:
-            return explain_job(job, JobContext(now=time(), graph=await self._graphs.progress(job)))
+            return explain_in_reach(job, await self._graphs.context(job, request), request)
         states = {}
         for name in job["depends_on"]:
             try:
@@ -362,9 +361,9 @@ class ClusterManager(ResultFinder):
             notices=tuple(each for each in self._ledger.notices.values() if each["job_id"] == request.job_id),
             unsure=unsure_note(health, self.host.host_id, job, time()),
             start_delay=await self._start_delay(job) if job["state"] == JobState.PLACED else None,
-            enforced=enforced_of_job(job, self._ledger.hosts, self.host.settings.gpus.memory_watch),
+            enforced=enforced_of_job(job, self._ledger.hosts),
         )
-        return explain_job(job, context)
+        return explain_in_reach(job, context, request)
 
     async def _start_delay(self, job: JobRecord) -> dict[str, Any] | None:
         """Ask the host of a placed attempt what it waits for; for a gang, of the first member that has not begun."""
@@ -516,7 +515,7 @@ class ClusterManager(ResultFinder):
             **condition_of(record, reports, known, time()),
             "draining": record.get("draining", False),
             "containment": (reports.get(record["host_id"]) or {}).get("containment"),
-            "measured": record.get("measured"),
+            **{name: record.get(name) for name in ("measured", "kept_apart")},
         }
 
     @handles(ClusterSummary)
@@ -531,8 +530,7 @@ class ClusterManager(ResultFinder):
         allocated = sum(device["allocated_milli"] for device in devices)
         capacity = sum(device.get("share_milli", 1000) for device in devices)
         readings = [d["utilization_percent"] for d in devices if d["utilization_percent"] is not None]
-        now = time()
-        self._ended_at = [at for at in self._ended_at if at > now - RATE_WINDOW_S]
+        self._ended_at = [at for at in self._ended_at if at > time() - RATE_WINDOW_S]
         return {
             "name": self.host.settings.cluster.name,
             **summary_of(known),
@@ -544,6 +542,7 @@ class ClusterManager(ResultFinder):
             "gpu_models": sorted({device["model"] for device in devices}),
             "gpu_allocated_milli": allocated,
             "gpu_capacity_milli": capacity,
+            **limits_told(self._ledger.hosts.values()),
             "binding": short_for(self._ledger, (await self._list(ListJobs((JobState.QUEUED,), 200)))["jobs"]),
             "jobs": counts.get("jobs", counts),
             "allocations": len(self._ledger.allocations),
@@ -590,7 +589,8 @@ class ClusterManager(ResultFinder):
         states["jobs_submitted_total"] = self._submitted_total
         for state, count in self._ended_total.items():
             states[f"jobs_{state}_total"] = count
-        return {**states, **self._graphs.figures(), **self._schedules.figures(), **self._courier.figures()}
+        more = {**self._schedules.figures(), **self._courier.figures(), **self._services.figures()}
+        return {**states, **self._graphs.figures(), **more}
 
     def _live_count(self) -> int:
         return sum(count for state, count in self._ledger.job_counts.items() if not JobState(state).final)

@@ -9,10 +9,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from typing import Any
 
+from actorgrid.access import EVERYTHING, Scope
+from actorgrid.actors.ledger.commands import EditJob
 from actorgrid.actors.ledger.messages import QueryArguments
 from actorgrid.actors.ledger.record_types import JobRecord, QuotaRecord, ResourcesRecord
 from actorgrid.balancing.targets import RouteTarget, RoutingRequest
 from actorgrid.configs.balancing_policy import BalancingPolicy
+from actorgrid.demand import DemandEdit
 
 # -- ClusterManager
 
@@ -45,6 +48,8 @@ class AcceptGraph:
     """Whether steps of it may give further ones."""
     asks_commands: bool = False
     """Whether commands of it say words, or leave files for others."""
+    spec_version: int = 0
+    """The version of the ledger whose hosts can read its files; 0: any."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,8 +105,8 @@ class ResultPlace:
 class ListJobs:
     """Answer: {"jobs": [records, newest first], "total": n, "next": id}. *before*: a time, or the ``next`` of the page
     before. *prefix*: what the ids begin with; *user*: only that one's; *steps*: those that run steps of graphs, too;
-    *since_at*: submitted then or later; *name*: what is in the name; *labels*; *host*: an attempt of them was there.
-    Raises UnknownJob for a page after a job that is not known any more."""
+    *since_at*: submitted then or later; *name*: what is in the name; *labels*; *host*: an attempt of them was there;
+    *tenant*: of users of that one. Raises UnknownJob for a page after a job that is not known any more."""
 
     states: tuple[str, ...] = ()
     limit: int = 100
@@ -113,11 +118,25 @@ class ListJobs:
     name: str = ""
     labels: Mapping[str, str] = field(default_factory=dict)
     host: str = ""
+    tenant: str = ""
 
     def to_query(self) -> QueryArguments:
         """The arguments of the ledger's query."""
         asked = {each.name: getattr(self, each.name) for each in fields(self)}
         return {**asked, "states": list(self.states), "labels": dict(self.labels)}
+
+
+@dataclass(frozen=True, slots=True)
+class ChangeDemand:
+    """Have a job that waits ask for something else, with what else *edit* changes of it.
+
+    Answer: that of the ledger. Raises what AcceptJobs raises of a job that no host could ever run, WrongState for one
+    that waits no more, or runs steps of a graph.
+    """
+
+    edit: EditJob
+    demand: DemandEdit
+    seen: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,6 +173,10 @@ class Why:
 
     job_id: str
     seen: int = 0
+    scope: Scope = EVERYTHING
+    """Whose work it may name."""
+    output: bool = True
+    """Whether it may tell what the job wrote."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -215,6 +238,8 @@ class RenewSession:
     ended (it may ask for others). Raises UnknownSession."""
 
     session_id: str
+    scope: Scope = EVERYTHING
+    """Whose sessions are there for whoever asks, here and below."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -222,6 +247,7 @@ class CloseSession:
     """End a session and free its leases. Idempotent."""
 
     session_id: str
+    scope: Scope = EVERYTHING
 
 
 @dataclass(frozen=True, slots=True)
@@ -237,6 +263,7 @@ class AcquireWorker:
     env: dict[str, str] = field(default_factory=dict)
     wait_s: float = 10.0
     lease_id: str = ""
+    scope: Scope = EVERYTHING
 
 
 @dataclass(frozen=True, slots=True)
@@ -245,6 +272,7 @@ class ReturnWorker:
 
     session_id: str
     lease_id: str
+    scope: Scope = EVERYTHING
 
 
 @dataclass(frozen=True, slots=True)
@@ -253,6 +281,7 @@ class LeaseEnd:
 
     session_id: str
     lease_id: str
+    scope: Scope = EVERYTHING
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,6 +11,7 @@ from collections.abc import Callable
 from dataclasses import asdict
 from typing import Any, cast
 
+from actorgrid.access import EVERYTHING, Scope
 from actorgrid.actors.ledger.record_types import ResourcesRecord
 from actorgrid.errors import (
     ActorDown,
@@ -93,11 +94,12 @@ def read_request(fields: dict[str, Any]) -> Request:
     if kind is None:
         raise BadRequest("not what is asked about a session", asked=str(fields.get("request"))[:80])
     session_id = _text(fields, "session_id")
+    scope = _scope(fields.get("scope"))
     if kind is RenewSession or kind is CloseSession:
-        return kind(session_id)
+        return kind(session_id, scope)
     lease_id = _text(fields, "lease_id")
     if kind is ReturnWorker or kind is LeaseEnd:
-        return kind(session_id, lease_id)
+        return kind(session_id, lease_id, scope)
     wait_s, pool = fields.get("wait_s"), fields.get("pool")
     if isinstance(wait_s, bool) or not isinstance(wait_s, int | float) or not 0 <= wait_s <= WAIT_S_MAX:
         raise BadRequest("wait_s is a number of seconds", asked=str(wait_s)[:80])
@@ -118,7 +120,16 @@ def read_request(fields: dict[str, Any]) -> Request:
     )
     read_command(grant.to_plain())
     amounts = cast("ResourcesRecord", {"gpu_count": 0, **grant.resources})
-    return AcquireWorker(session_id, amounts, grant.pool, grant.env, float(wait_s), lease_id)
+    return AcquireWorker(session_id, amounts, grant.pool, grant.env, float(wait_s), lease_id, scope)
+
+
+def _scope(given: Any) -> Scope:
+    """Whose sessions are in reach of whoever asks there. Hosts of before roles do not say: their clients reach all."""
+    if given is None:
+        return EVERYTHING
+    if not isinstance(given, dict):
+        raise BadRequest("a scope is a user or a tenant", asked=str(given)[:80])
+    return Scope(*(None if given.get(name) is None else _text(given, name) for name in ("user", "tenant")))
 
 
 def _text(fields: dict[str, Any], name: str) -> str:

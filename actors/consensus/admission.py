@@ -27,6 +27,7 @@ from actorgrid.actors.ledger.commands import (
     CheckpointAttempt,
     EndAttempt,
     ReleaseLease,
+    ReportReplica,
     StartAttempt,
     TakeSuccess,
 )
@@ -66,7 +67,7 @@ def refusal(command: Command, session: str, host_id: str, votes: bool, ledger: L
 
 def _runs_on(command: Command, ledger: Ledger) -> str | None:
     """The host of the attempt, member or lease that is named; ``None`` for what is over, and "" for what never was."""
-    of_work = ReleaseLease | StartAttempt | CheckpointAttempt | EndAttempt | TakeSuccess
+    of_work = ReleaseLease | StartAttempt | CheckpointAttempt | EndAttempt | TakeSuccess | ReportReplica
     assert isinstance(command, of_work), "all that Proposer.ITS_WORK has"
     id = command.lease_id if isinstance(command, ReleaseLease) else command.attempt_id
     allocation = ledger.allocations.get(id)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Callable, Iterator
-from itertools import islice
+from itertools import chain, islice
 from typing import Any
 
 from actorgrid.actors.ledger.job_filter import JobFilter
@@ -12,6 +12,7 @@ from actorgrid.actors.ledger.messages import QueryArguments
 from actorgrid.actors.ledger.query_answers import (
     AllocationRecords,
     ApiKeyRecords,
+    AuditHeadRecords,
     CachedGraphs,
     EventsPage,
     FilesInUse,
@@ -25,7 +26,9 @@ from actorgrid.actors.ledger.query_answers import (
     LockRecords,
     PayloadsPage,
     QuotaRecords,
+    SecretRecords,
     SettingValues,
+    TenantRows,
 )
 from actorgrid.actors.ledger.record_checks import JOB_FILES
 from actorgrid.actors.ledger.record_types import JobRecord
@@ -64,8 +67,11 @@ class Queries:
             "lock": lambda args: ledger.locks.get(str(args["name"])),
             "locks": lambda _: LockRecords(locks=[lock for _, lock in sorted(ledger.locks.items())]),
             "quotas": lambda _: QuotaRecords(quotas=ledger.quotas.rows()),
+            "tenants": lambda _: TenantRows(tenants=ledger.quotas.tenants.rows()),
             "join_tokens": lambda _: JoinTokenRecords(join_tokens=list(ledger.join_tokens.values())),
             "api_keys": lambda _: ApiKeyRecords(api_keys=list(ledger.api_keys.values())),
+            "audit_heads": self._audit_heads,
+            "secrets": lambda _: SecretRecords(secrets=list(ledger.secrets.values())),
             "gossip_key": lambda _: ledger.gossip_key,
             "settings": lambda _: SettingValues(settings=dict(sorted(ledger.settings.items()))),
             "graph": self._graph,
@@ -85,6 +91,11 @@ class Queries:
         except (TypeError, ValueError, KeyError) as error:
             raise BadRequest(f"query {kind}: wrong arguments: {error}", asked=repr(args)[:200]) from None
 
+    def _audit_heads(self, args: QueryArguments) -> AuditHeadRecords:
+        heads = self._ledger.audit_heads
+        wanted = heads if args.get("host_id") is None else [str(args["host_id"])]
+        return AuditHeadRecords(heads=[heads[each] for each in wanted if each in heads])
+
     def _job(self, args: QueryArguments) -> JobRecord | None:
         job_id = str(args["job_id"])
         return self._ledger.jobs.get(job_id) or self._history.job(job_id)
@@ -102,7 +113,7 @@ class Queries:
         digests: dict[str, None] = {}
         last = None
         if args.get("behind") is None:
-            kept = (*self._graph_files(), *self._schedule_files())
+            kept = (*self._graph_files(), *self._repeated_files())
             digests.update(dict.fromkeys(file for files in kept for file in files))
         for count, (job_id, named) in enumerate(self._ledger.jobs.own_fields(JOB_FILES, is_live, args.get("behind"))):
             if count == limit:
@@ -115,9 +126,10 @@ class Queries:
         """The files of each graph that runs, or may be begun again."""
         return (self._ledger.jobs[graph_id]["graph"]["files"] for graph_id in self._ledger.step_counts)
 
-    def _schedule_files(self) -> Iterator[list[str]]:
-        """The files of the job that each schedule makes."""
-        jobs = (schedule["job"] for schedule in self._ledger.schedules.values())
+    def _repeated_files(self) -> Iterator[list[str]]:
+        """The files of the job that each schedule makes, and of the replicas of each revision of services."""
+        revisions = (each for service in self._ledger.services.values() for each in service["revisions"])
+        jobs = (each["job"] for each in chain(self._ledger.schedules.values(), revisions))
         return ([job[name] for name in JOB_FILES if job.get(name)] for job in jobs)
 
     def files_in_use(self, args: QueryArguments) -> Iterator[FilesInUse | None]:
@@ -129,7 +141,7 @@ class Queries:
         if max(map(len, wanted.values())) > NAMES_MAX:
             raise BadRequest("too many names at once", asked=str(max(map(len, wanted.values()))), found=f"{NAMES_MAX}")
         used: dict[str, set[str]] = {kind: set() for kind in wanted}
-        for files in (*self._graph_files(), *self._schedule_files()):
+        for files in (*self._graph_files(), *self._repeated_files()):
             used["digests"].update(wanted["digests"].intersection(files))
         # What steps of a running graph gave is wanted by others, or by whoever waits for its end.
         running = {id for id in self._ledger.step_counts if is_live(self._ledger.jobs[id])}
@@ -167,6 +179,7 @@ class Queries:
             name=str(args.get("name") or ""),
             labels={str(key): str(value) for key, value in (args.get("labels") or {}).items()},
             host=str(args.get("host") or ""),
+            tenant=str(args.get("tenant") or ""),
             # No graph has a dot in its id, and each job of its steps has: who writes one means these.
             steps=bool(args.get("steps") or "." in prefix),
         )

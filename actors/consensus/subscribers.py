@@ -15,6 +15,7 @@ from actorgrid.actors.ledger.messages import Applied, JobsWanted
 from actorgrid.actors.ledger.outcome import Change, Outcome
 from actorgrid.actors.ledger.record_checks import JOB_FILES
 from actorgrid.actors.ledger.tables.jobs import QUEUED
+from actorgrid.supervisors.envelope import Batch
 from actorgrid.supervisors.server import Server
 
 RESYNC_S = 0.5
@@ -91,13 +92,17 @@ class Subscribers:
             return
         gathered, self._gathered, self._gathered_changes = self._gathered, [], 0
         gathered[-1] = replace(gathered[-1], job_counts=dict(self._counts()))
+        batches: dict[tuple[JobsWanted, int], Batch] = {}  # what is said to several is pickled once
         by_wish = {wish: concerning(gathered, wish) for wish in set(self._wanted.values())}
         for name, previous in list(self._told.items()):
             told = by_wish[self._wanted[name]]
             if not told:
                 continue  # nothing of it concerns this one; what it hears of next follows on what it heard of last
-            first = told[0] if told[0].previous == previous else replace(told[0], previous=previous)
-            if self._server.cast_all(name, [first, *told[1:]]):
+            wish = self._wanted[name], previous
+            if wish not in batches:
+                first = told[0] if told[0].previous == previous else replace(told[0], previous=previous)
+                batches[wish] = Batch((first, *told[1:]))
+            if self._server.cast_all(name, batches[wish]):
                 self._told[name] = told[-1].index
             else:
                 self._lose(name)

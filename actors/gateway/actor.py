@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import os
+import secrets
 import socket
 from collections.abc import Callable
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from actorgrid.actors.files.blob_store import BlobStore
@@ -16,7 +18,11 @@ from ..files.identity import read_token
 from ..ledger.client import LedgerClient, LedgerFollower
 from ..ledger.messages import Applied, LedgerSnapshot
 from ..replication.messages import ChangesLost, StateChanged, UnwatchPrefix, WatchPrefix
+from ..security.audit_records import AuditFacts
 from ..work.credentials import read_key
+from .audit_head_reports import AuditHeadReports
+from .messages import PlaceSecrets, ReleaseSecrets
+from .secret_releases import SecretReleases
 from .server.application import GatewayApp
 from .server.auth import TokenGate, WorkGate
 from .server.bridge import Bridge
@@ -25,6 +31,8 @@ from .server.listener import listen, remember, remembered, url_of
 from .server.loop import DRAIN_S, LoopThread
 
 if TYPE_CHECKING:
+    from ..model_gateway.gateway_keeper import GatewayKeeper
+    from .grpc_door.door_keeper import GrpcKeeper
     from .server.tls_listener import Certificate
 
 START_TIMEOUT_S = 20.0
@@ -50,12 +58,15 @@ class Gateway(LedgerFollower):
         self._thread: LoopThread | None = None
         self._bridge: Bridge | None = None
         self._app: GatewayApp | None = None
+        self._models: GatewayKeeper | None = None
+        self._grpc: GrpcKeeper | None = None
         self._prefixes: dict[str, int] = {}
         self._watched: set[str] = set()
         self._adjusting = False
         self._unadjusted = False
         self._await_adjusted: list[Waiter] = []
         self._ledger = LedgerClient(self, self._on_snapshot, self._on_applied, jobs="told")
+        self._secrets = SecretReleases(self, self._ledger, self._tell_audit)
         self._gate = TokenGate(
             read_token(paths.token_file),
             paths.token_file,
@@ -84,9 +95,11 @@ class Gateway(LedgerFollower):
         bridge = self._bridge = Bridge(self)
         hub = Hub()
         ready = Waiter()
+        heads = AuditHeadReports(self, self._ledger)
+        door_secret = secrets.token_hex(32) if self.host.settings.grpc.listen else ""
 
         def make_app() -> GatewayApp:
-            return GatewayApp(
+            app = GatewayApp(
                 self.host,
                 bridge,
                 hub,
@@ -97,6 +110,10 @@ class Gateway(LedgerFollower):
                 afar,
                 certificate,
             )
+            app.door_secret = door_secret
+            if self.host.enrolment is not None:  # a host alone would hold the heads beside the log that they are of
+                app.audit_signed = lambda log: bridge.post(lambda: heads.signed(log))
+            return app
 
         def on_ready(app: GatewayApp) -> None:
             self._app = app
@@ -123,6 +140,11 @@ class Gateway(LedgerFollower):
         remember(paths.boot_dir(self.host.boot_id) / PORT_FILE, int(sock.getsockname()[1]))
         self.log.info("listening on %s", self.url if afar == self.url else f"{self.url} and {afar}")
         self.spawn(self._ledger.start())
+        if door_secret:
+            from .grpc_door.door_keeper import GrpcKeeper
+
+            self._grpc = GrpcKeeper(self, self.url, door_secret)
+            self._grpc.start()
 
     async def _listen(self) -> socket.socket:
         """Make the listening socket: on the port this boot had before, if there was one, as clients know that."""
@@ -154,6 +176,12 @@ class Gateway(LedgerFollower):
 
     def stop(self, reason: str) -> None:
         """Stop listening, answer or cut off what is under way, and end the thread: at most twice ``DRAIN_S``."""
+        if self._models is not None:
+            self._models.stop()
+            self._models = None
+        if self._grpc is not None:
+            self._grpc.stop()  # before what it translates to
+            self._grpc = None
         if self._thread is not None:
             self._thread.finish()
             self._thread.join(2 * DRAIN_S + 0.5)
@@ -173,12 +201,45 @@ class Gateway(LedgerFollower):
     # -- what happens, for those who listen
 
     def _on_applied(self, message: Applied) -> None:
+        if any(kind in ("trust", "leader") for kind, _, _ in message.changes):
+            self._secrets.look()
         if self._bridge is not None:
             self._bridge.tell(message)
+        if self._models is not None:
+            self._models.applied(message)
+        elif self._ledger.services:
+            self._keep_models()
 
     def _on_snapshot(self, snapshot: LedgerSnapshot) -> None:
         if self._bridge is not None:
             self._bridge.tell(Resynced(snapshot.index))
+        if self._models is not None or self._ledger.services:
+            self._keep_models()
+
+    def _keep_models(self) -> None:
+        """Keep the model gateway of this host. What does that is loaded with the first service."""
+        if self._models is None:
+            from ..model_gateway.gateway_keeper import GatewayKeeper
+
+            self._models = GatewayKeeper(self, self._ledger)
+        self._models.look()
+
+    # -- secrets
+
+    @handles(PlaceSecrets)
+    async def _place_secrets(self, request: PlaceSecrets) -> list[str]:
+        return await self._secrets.place(request.attempt_id, Path(request.folder))
+
+    @handles(ReleaseSecrets)
+    async def _release_secrets(self, request: ReleaseSecrets) -> dict[str, str]:
+        return await self._secrets.release(request.attempt_id, request.host_id)
+
+    def _tell_audit(self, facts: AuditFacts, kept: Callable[[], None]) -> bool:
+        bridge, app = self._bridge, self._app
+        if bridge is None or app is None:
+            return False
+        app.audit.add(facts, lambda: bridge.post(kept))
+        return True
 
     @handles(StateChanged)
     def _state_changed(self, change: StateChanged) -> None:
@@ -269,6 +330,7 @@ class Gateway(LedgerFollower):
             "gateway_connections_unproven": self._app.connections.unproven,
             "gateway_connections_closed_total": self._app.connections.closed_total,
             "gateway_connections_refused_total": self._app.connections.refused_total,
+            "gateway_secrets_released_total": self._secrets.released_total,
             "gateway_relays": len(self._app.relays),
             "gateway_relay_streams": self._app.relays.streams,
             "gateway_relay_streams_opened_total": self._app.relays.opened_total,
@@ -277,6 +339,10 @@ class Gateway(LedgerFollower):
     def status(self) -> dict[str, Any]:
         """The addresses on which the gateway listens, and how busy it is."""
         found: dict[str, Any] = {"url": self.url, "pid": os.getpid(), "ledger_index": self._ledger.index}
+        if self._models is not None:
+            found["models_url"] = self._models.url
+        if self._grpc is not None:
+            found["grpc"] = self._grpc.address or self._grpc.problem or "starting"
         if self._app is not None:
             found |= {
                 "connections": len(self._app.connections),

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import time
 from functools import partial
 from typing import Any, Protocol
 
@@ -12,6 +14,7 @@ from ..links.messages import AskHost
 from ..links.output_pages import OutputsPage, outputs_page, read_output_piece
 from ..links.output_search import LastLines, MatchingLines, OutputPlace, last_lines, matching_lines, place_since
 from ..links.pieces import Piece, read_result_piece
+from ..links.step_items import ITEMS_LOOK_S, ItemRequest, ItemTaker
 from ..work.attempt_dir import AttemptDir
 from .server.route import RequestContext
 
@@ -45,6 +48,9 @@ class AttemptFiles(Protocol):
 
     async def result(self, offset: int) -> Piece | None:
         """The result file from *offset* on; ``None`` when there is none."""
+
+    async def items(self, position: int, size: int, taker: ItemTaker, wait_s: float) -> Piece:
+        """What a step that streams has written by now, from *position* on; waits so long for some at most."""
 
 
 def files_of(call: RequestContext, attempt: AttemptRecord) -> AttemptFiles:
@@ -91,6 +97,15 @@ class _Here:
     async def result(self, offset: int) -> Piece | None:
         return await self._app.in_file_pool(partial(read_result_piece, self._folder, offset, RESULT_BYTES))
 
+    async def items(self, position: int, size: int, taker: ItemTaker, wait_s: float) -> Piece:
+        until = time.monotonic() + wait_s
+        request = ItemRequest(self._folder, position, size, taker)
+        while True:
+            piece = await self._app.in_file_pool(request.read)
+            if piece.data or time.monotonic() >= until:
+                return piece
+            await asyncio.sleep(ITEMS_LOOK_S)
+
 
 class _There:
     def __init__(self, call: RequestContext, host_id: str, attempt_id: str) -> None:
@@ -129,6 +144,10 @@ class _There:
             return Piece.of_plain(await self._ask("result", offset=offset, size=RESULT_BYTES))
         except NotFound:
             return None
+
+    async def items(self, position: int, size: int, taker: ItemTaker, wait_s: float) -> Piece:
+        asked = {"position": position, "size": size, "by": taker.by, "taken": taker.taken, "wait_s": wait_s}
+        return Piece.of_plain(await self._ask("items", **asked))
 
     async def _ask(self, service: str, **fields: Any) -> Any:
         ask = AskHost(self._host_id, service, {"attempt_id": self._attempt_id, **fields}, REMOTE_S)

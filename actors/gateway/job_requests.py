@@ -141,6 +141,13 @@ def job_checks(request: TaskRequest, where: str = "") -> None:
         )
     if request.kind == "function" and request.environment is None:
         check_python(request.python)
+    if request.secrets and request.container is not None:
+        raise MalformedBody(
+            f"{where}secrets: work in a container cannot be given any yet",
+            asked=", ".join(request.secrets)[:200],
+            hint="run it without --container",
+            field=f"{where}secrets",
+        )
     if request.task_id in request.depends_on:
         raise MalformedBody(
             f"{where}depends_on: job {request.task_id} would wait for itself",

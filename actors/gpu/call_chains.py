@@ -17,7 +17,7 @@ import heapq
 from dataclasses import dataclass
 from itertools import islice
 
-from actorgrid.actors.ledger.record_types import AllocationRecord, JobRecord
+from actorgrid.actors.ledger.record_types import NO_JOB, AllocationRecord, JobRecord
 from actorgrid.demand import Demand
 
 from ..ledger.attempt_ids import number_of
@@ -201,6 +201,7 @@ class CallChains:
             number=number_of(id) or 0,
             user_id=user_id,
             behind=front,
+            edits=self._records.jobs.get(job_id, NO_JOB).get("edits", 0),
         )
         self._proposals.grants[id] = grant
         return grant

@@ -19,8 +19,9 @@ from actorgrid.hotpath import NodeView, PlacementEngine
 from actorgrid.hotpath.records import WHOLE_GPU_MILLI
 from actorgrid.models import GPUVendor
 
-from .device import Device, answers_to
+from .device import Device
 from .device_score import DeviceScore, HeatLimits, score_device
+from .device_words import is_one_of
 from .distribution import distribute
 from .telemetry_history import HISTORY_MAX, GpuMetrics, TelemetryHistory, aggregate
 
@@ -227,7 +228,7 @@ class GpuClusteringManager:
                     free = 0 if nodes is None else known.memory_total_bytes
                 if free < min_memory_bytes:
                     continue
-            if gpu_models and not _is_one_of(known.device, gpu_models):
+            if gpu_models and not is_one_of(known.device, gpu_models):
                 continue
             if nodes is not None and not _has_free(nodes, known, gpu_milli, need_mib):
                 continue
@@ -281,10 +282,6 @@ class GpuClusteringManager:
     def _check_known(self, named: Iterable[str]) -> None:
         for device_id in named:
             self.device(device_id)
-
-
-def _is_one_of(device: Device, models: Iterable[str]) -> bool:
-    return any(answers_to(model, device.model, device.memory_mib) for model in models)
 
 
 def _has_free(nodes: Mapping[str, NodeView], known: ClusterDevice, gpu_milli: int, memory_mib: int) -> bool:

@@ -35,29 +35,39 @@ from actorgrid.supervisors.span_sender import sender_for
 from ..ledger.client import LedgerClient, LedgerFollower
 from ..ledger.exec_limits import check_exec
 from ..ledger.messages import Applied, LedgerSnapshot
+from .amd_partitions import AmdPartitions
 from .core import CoordinatorCore
 from .device import Device, unhealthy_in
 from .device_health import HealthIncident
 from .device_listing import NOT_ASKED, DeviceNow, Elsewhere, device_rows, readings_elsewhere, unhealthy_rows
+from .device_totals import DeviceTotals
 from .feasibility import check_feasible
 from .host_registration import HostRegistration
 from .idle_watch import IdleWatch
+from .kernel_limits import KernelLimits
 from .memory_watch import MemoryWatch
 from .messages import (
     AcquireLease,
+    AmdGpus,
     CheckFeasible,
     CreateMig,
     DestroyMig,
     Explain,
     Inventory,
+    JoinMps,
     LatencyReport,
     MigGpus,
     OwnReadings,
+    OwnTotals,
     RecentDecisions,
+    SetAmdPartition,
 )
+from .metric_sender import GpuMetricsFeed
 from .mig_control import MigControl
+from .mps_daemons import MpsDaemons
 from .placement_spans import tell_granted
 from .proposals import AttemptPreemption, Grant, JobFailure, Termination
+from .totals_teller import TotalsTeller
 from .usage_feed import UsageFeed
 
 IN_FLIGHT_MAX = 128
@@ -92,10 +102,18 @@ class GPUCoordinator(LedgerFollower):
         self._registration = HostRegistration(
             self, self._ledger, self._core.records, self._health_changed, self._watch.take
         )
+        self._mps = MpsDaemons(self, self._ledger, self._registration.inventory, self._registration.tell_health)
+        self._registration.held_by_mps = self._mps.held_now
+        self._kernel = KernelLimits(self, self._registration.inventory, self._registration.tell_health)
+        self._registration.held_by_kernel = self._kernel.now
+        self._watch.own_pids = self._mps.own_pids
         self._idle = IdleWatch(self, self._ledger)
         self._usage = UsageFeed(self, self._registration, self._watch)
         self._spans = sender_for(self.host)
+        self._feed = GpuMetricsFeed(self, self._registration.own_now)
         self._mig = MigControl(self, self._ledger, self._registration)
+        self._totals = TotalsTeller(self, self._ledger, self._registration.sampling)
+        self._amd = AmdPartitions(self, self._registration.inventory, self._mig)
         self._latency = LatencyWindow()
         self._decisions: deque[dict[str, Any]] = deque(maxlen=DECISIONS_KEPT)
         self._grants_total = 0
@@ -113,24 +131,36 @@ class GPUCoordinator(LedgerFollower):
     def stop(self, reason: str) -> None:
         """End the probe child."""
         self._registration.inventory.stop()
+        self._mps.stop()
+        self._feed.close()
         if self._spans is not None:
             self._spans.close()
 
     def setting_changed(self, key: str) -> None:
-        """Take over the size of the queue, which may change while the host runs."""
+        """Take over what may change while the host runs: the size of the queue, what is given out, what is watched."""
         if key == "scheduling.queue_max":
             self._core.mirror.scheduler.queue_max = self.host.settings.scheduling.queue_max
         if key == "gpus.mig":
             self._registration.inventory.settings_changed()
+        if key == "work.isolation":
+            self._registration.settings_changed()
+        if key == "gpus.mps":
+            self._mps.look()
+        if key in ("gpus.memory_watch", "gpus.mps"):
+            self._registration.tell_health()
 
     # -- this host
 
     async def _sample(self) -> None:
         while True:
             await self.sleep(self.host.settings.gpus.probe_interval_s)
+            self._mps.look()
+            self._kernel.look()
             self._registration.take_sample()
             self._idle.take(self._registration.utilization())
             self._usage.tell_simulated()
+            self._feed.take(time())
+            self._totals.look()
             self._core.mirror.set_unhealthy(self._unhealthy())
             self._core.mirror.set_scores(self._registration.sampling.scores())
             self._look_at_mig()
@@ -201,7 +231,16 @@ class GPUCoordinator(LedgerFollower):
         ledger = self._ledger
         self._members_changed()
         with collection_paused():
-            self._core.load(ledger.jobs, ledger.allocations, ledger.hosts, time(), ledger.quotas, ledger.leads)
+            self._core.load(
+                ledger.jobs,
+                ledger.allocations,
+                ledger.hosts,
+                time(),
+                ledger.quotas,
+                ledger.leads,
+                ledger.tenants,
+                ledger.tenant_uses,
+            )
 
     def _members_changed(self) -> None:
         self._core.chains.allowed = cluster_version(self._ledger.members) >= BEHIND_SINCE
@@ -445,6 +484,10 @@ class GPUCoordinator(LedgerFollower):
 
         return device_rows(self._ledger.hosts, self._core.records.allocated(), self._unhealthy(), read)
 
+    @handles(OwnTotals)
+    def _own_totals(self, _request: OwnTotals) -> DeviceTotals:
+        return self._totals.now()
+
     @handles(OwnReadings)
     def _own_readings(self, _request: OwnReadings) -> dict[str, dict[str, Any]]:
         allocated = self._core.records.allocated()
@@ -453,6 +496,11 @@ class GPUCoordinator(LedgerFollower):
             milli, memory_mib, _ = allocated.get((self.host.host_id, device.index), (0, 0, []))
             found[device.uuid] = self._registration.now(device, milli, memory_mib).to_record()
         return found
+
+    @handles(JoinMps)
+    async def _join_mps(self, request: JoinMps) -> str:
+        await self._registration.until_registered(REGISTER_WAIT_S)
+        return await self._mps.join(request)
 
     @handles(MigGpus)
     def _mig_gpus(self, _request: MigGpus) -> list[dict[str, Any]]:
@@ -465,6 +513,14 @@ class GPUCoordinator(LedgerFollower):
     @handles(DestroyMig)
     async def _destroy_mig(self, request: DestroyMig) -> None:
         await self._mig.destroy(request.instance)
+
+    @handles(AmdGpus)
+    def _amd_gpus(self, _request: AmdGpus) -> list[dict[str, Any]]:
+        return self._amd.listed()
+
+    @handles(SetAmdPartition)
+    async def _set_amd_partition(self, request: SetAmdPartition) -> None:
+        await self._amd.set(request.gpu, request.change, request.mode)
 
     @handles(RecentDecisions)
     def _recent_decisions(self, request: RecentDecisions) -> list[dict[str, Any]]:
@@ -487,8 +543,6 @@ class GPUCoordinator(LedgerFollower):
             "gpu_devices": float(len(devices)),
             "gpu_capacity_milli": float(sum(map(share_of, devices))),
             "gpu_allocated_milli": float(sum(milli for milli, _, _ in self._core.records.allocated().values())),
-            "gpu_processes_ungranted": float(len(self._watch.users.ungranted)),
-            "gpu_overdraws_ended_total": float(self._watch.ended_total),
             "gpu_idle_ended_total": float(self._idle.ended_total),
             "gpu_devices_in_error": float(len(self._registration.inventory.troubles())),
             "queue_length": float(self._queue_length()),
@@ -504,14 +558,14 @@ class GPUCoordinator(LedgerFollower):
                 figures[f"placement_latency_p{percent}_us"] = value
         if self._spans is not None:
             figures |= self._spans.figures()
+        figures |= self._feed.figures() | self._mps.figures() | self._watch.figures()
         return figures | self._registration.sampling.figures() | self._registration.heat.figures()
 
     def status(self) -> dict[str, Any]:
         """The state of devices, queue and probe, with ``notes`` that people should read."""
         inventory = self._registration.inventory.status()
-        notes = [*inventory.pop("notes"), *self._core.mirror.notes.values()]
-        if self._registration.heat.note:
-            notes.append(self._registration.heat.note)
+        notes = [*inventory.pop("notes"), *self._core.mirror.notes.values(), *self._mps.notes]
+        notes += [note for note in (self._registration.heat.note, self._feed.note) if note]
         if problem := self._held_back_by():
             notes.append(problem)
         return {
@@ -525,5 +579,6 @@ class GPUCoordinator(LedgerFollower):
             "gpu_users": self._watch.status(),
             "heat": self._registration.heat.status(),
             "mig": self._mig.status(),
+            "mps": self._mps.status(),
             "notes": notes,
         }

@@ -11,11 +11,19 @@ from collections.abc import Callable, Iterable, Mapping
 from types import MappingProxyType
 from typing import Any
 
-from actorgrid.actors.ledger.record_types import AllocationRecord, HostRecord, JobRecord, QuotaRecord, ResourcesRecord
+from actorgrid.actors.ledger.record_types import (
+    NO_JOB,
+    AllocationRecord,
+    HostRecord,
+    JobRecord,
+    QuotaRecord,
+    ResourcesRecord,
+)
 from actorgrid.demand import Demand
 from actorgrid.models import JobState
 
 from ..ledger.attempt_ids import attempt_of, job_of, number_of
+from ..ledger.tenant_records import TenantRecord, TenantUseRecord
 from ..scheduling.policies import SchedulingPolicy
 from ..scheduling.request import Preempt, Refuse, Start
 from .call_chains import CallChains
@@ -63,6 +71,8 @@ class CoordinatorCore:
         now: float,
         quotas: Mapping[str, QuotaRecord] = MappingProxyType({}),
         hold_queue: bool = True,
+        tenants: Mapping[str, TenantRecord] = MappingProxyType({}),
+        tenant_uses: Mapping[str, TenantUseRecord] = MappingProxyType({}),
     ) -> None:
         """Start (again) from a snapshot. The mappings are kept, and expected to be kept current by their owner.
 
@@ -71,6 +81,7 @@ class CoordinatorCore:
         self.mirror.now = now
         records = self.records
         records.jobs, records.allocations, records.hosts, records.quotas = jobs, allocations, hosts, quotas
+        records.tenants, records.tenant_uses, self.mirror.fresh = tenants, tenant_uses, True
         self.proposals.load()
         self.jobs.load()
         self.chains.load()
@@ -111,6 +122,8 @@ class CoordinatorCore:
                 self.mirror.arrivals.saw(Demand.of(record["resources"]))  # it may place by this mix later
             elif kind == "quota":
                 self.mirror.limit_tenants()
+            elif kind == "tenant":
+                self.mirror.share()
 
     def _allocation_changed(self, allocation_id: str, record: AllocationRecord | None) -> None:
         id = attempt_of(allocation_id)
@@ -160,16 +173,18 @@ class CoordinatorCore:
         lease = self.leases.find(id)
         job_id = self.jobs.started(id)
         shares = start.placement.shares
+        job = self.records.jobs.get(job_id, NO_JOB)
         grant = Grant(
             id=id,
             shares=shares,
             incarnations=tuple(self.records.hosts[host]["incarnation"] for host, _ in shares),
             latency_us=start.latency_us,
-            demand=Demand.of(lease.resources if lease is not None else self.records.jobs[job_id]["resources"]),
+            demand=Demand.of(lease.resources if lease is not None else job["resources"]),
             job_id=job_id,
             number=number_of(id) or 0 if job_id else 0,
             lease=lease,
             user_id=start.request.tenant,
+            edits=job.get("edits", 0),
         )
         self.proposals.grants[id] = grant
         return grant

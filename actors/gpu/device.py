@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, fields, replace
 from typing import Any, cast
 
 from actorgrid.actors.ledger.record_types import DeviceRecord, HostRecord
 from actorgrid.hotpath.records import WHOLE_GPU_MILLI
-
-_WORD = re.compile(r"[a-z0-9.]+")
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,20 +67,6 @@ def unhealthy_in(host: HostRecord | None) -> dict[str, str]:
     if host is None:
         return {}
     return {device["uuid"]: device["unfit"] for device in host["devices"] if device.get("unfit")}
-
-
-def words_of_model(model: str, memory_mib: int = 0) -> frozenset[str]:
-    """The words a model answers to: ``NVIDIA H100 80GB HBM3`` answers to h100, 80gb, hbm3, nvidia."""
-    words = set(_WORD.findall(model.lower()))
-    if memory_mib:
-        words.add(f"{round(memory_mib / 1024)}gb")
-    return frozenset(words)
-
-
-def answers_to(asked: str, model: str, memory_mib: int = 0) -> bool:
-    """Whether a device of *model* is what someone means by *asked* (``h100``, ``H100-80GB``, the full name)."""
-    wanted = words_of_model(asked)
-    return bool(wanted) and wanted <= words_of_model(model, memory_mib)
 
 
 def keep_indexes(found: Iterable[Device], known: dict[str, int]) -> list[Device]:

@@ -6,7 +6,7 @@ what was granted, the ledger.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Container, Iterable, Mapping
 from dataclasses import dataclass, field
 
 from .readings import Readings
@@ -44,6 +44,8 @@ class UngrantedProcess:
     memory_mib: int | None
     work_id: str = ""
     """The work that it belongs to; empty: none of this host's."""
+    is_gone: bool = False
+    """Whether the driver lists it, and there is no such process."""
 
 
 @dataclass(slots=True)
@@ -54,6 +56,8 @@ class DeviceUsers:
     """Memory in MiB that work holds, by its id and the device's UUID."""
     overdraws: list[Overdraw] = field(default_factory=list)
     ungranted: list[UngrantedProcess] = field(default_factory=list)
+    gone: list[UngrantedProcess] = field(default_factory=list)
+    """Processes that the driver lists and that are not there: just ended, or their memory was never freed."""
     high_water_mib: dict[str, dict[str, int]] = field(default_factory=dict)
     """The most that work that still runs has held, by its id and the device's UUID."""
 
@@ -63,20 +67,26 @@ class DeviceUsers:
         owners: Mapping[int, str],
         grants: Iterable[MemoryGrant],
         slack_mib: int,
+        own_pids: Container[int] = (),
     ) -> None:
         """Take the next sample of all devices; *owners*: the work of each process, by pid, empty for nobody's.
 
-        A process that *owners* does not name is gone, or came since: the next sample has it. One that is not told its
-        memory is not counted. *slack_mib* is what work may have above its grant before it is an overdraw: drivers count
-        their own share of a process too.
+        A process that *owners* does not name is gone; one of *own_pids* is the agent's and passed over. One that is not
+        told its memory is not counted. *slack_mib* is what work may have above its grant before it is an overdraw:
+        drivers count their own share of a process too.
         """
         granted = {grant.work_id: grant for grant in grants}
         by_work: dict[str, dict[str, int]] = {}
         ungranted: list[UngrantedProcess] = []
+        gone: list[UngrantedProcess] = []
         for uuid, sample in readings.items():
             for process in sample.processes or ():
                 work_id = owners.get(process.pid)
+                if process.pid in own_pids:
+                    continue
                 if work_id is None:
+                    if len(gone) < LISTED_MAX:
+                        gone.append(UngrantedProcess(uuid, process.pid, process.memory_mib, is_gone=True))
                     continue
                 grant = granted.get(work_id)
                 if (grant is None or uuid not in grant.gpu_uuids) and len(ungranted) < LISTED_MAX:
@@ -84,7 +94,7 @@ class DeviceUsers:
                 if work_id and process.memory_mib is not None:
                     held = by_work.setdefault(work_id, {})
                     held[uuid] = held.get(uuid, 0) + process.memory_mib
-        self.by_work, self.ungranted = by_work, ungranted
+        self.by_work, self.ungranted, self.gone = by_work, ungranted, gone
         self.overdraws = [
             Overdraw(work_id, uuid, used, grant.memory_mib)
             for work_id, held in by_work.items()

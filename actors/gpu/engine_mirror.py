@@ -6,7 +6,7 @@ is next asked.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from typing import Any, cast
 
@@ -18,12 +18,15 @@ from actorgrid.hotpath import Placement, PlacementEngine, TypicalTask
 from actorgrid.hotpath.records import Shares
 
 from ..scheduling.arrivals import Arrivals
+from ..scheduling.fair_share import NodeSize
 from ..scheduling.policies import SchedulingPolicy
 from ..scheduling.scheduler import Scheduler
+from .device_closeness import told_near
+from .enforcement import enough_devices, host_lacks
 from .feasibility import accepted_models, model_name
 from .placement_records import PlacementRecords, by_placement, demand_held, shares_of
 from .proposals import Proposals
-from .scheduler_requests import limits_of, request_of_job, request_of_lease
+from .scheduler_requests import limits_of, past_of, request_of_job, request_of_lease, terms_of
 
 MODELS_MAX = 1024
 """Sets of models whose names are remembered."""
@@ -57,6 +60,8 @@ class EngineMirror:
         self.now = 0.0
         self.notes: dict[str, str] = {}
         self.arrivals = Arrivals()
+        self.fresh = True
+        """Whether what tenants held of late is to be taken from the ledger: from then on it is counted here."""
         self.unhealthy: dict[str, str] = {}
         self.scores: dict[tuple[str, int], int] = {}
         self.absent: frozenset[str] = frozenset()
@@ -110,17 +115,42 @@ class EngineMirror:
         self._score_devices()
         self._fence_beyond_shares()
         self._fence()
+        self.share()
         self.scheduler.refresh(self.now)
 
     def renew_scheduler(self) -> None:
         """Take a new scheduler, in which nothing waits; what runs it is told by ``catch_up``."""
-        self.stale = True
+        self.stale = self.fresh = True
         self.scheduler = self._new_scheduler(self.scheduler.queue_max)
         self.limit_tenants()
 
     def limit_tenants(self) -> None:
         """Have the scheduler hold users to the ledger's quotas."""
         self.scheduler.limit(*limits_of(self._records.quotas), self.now)
+
+    def share(self) -> None:
+        """Have the scheduler share between tenants, by the ledger's terms and what hosts that are there have."""
+        records = self._records
+        if not records.tenants and not self.scheduler.fair_share.in_force:
+            return
+        nodes = {
+            id: NodeSize(
+                host["cpu_milli"],
+                host["memory_mib"],
+                tuple(
+                    (model_name(by_index[each]), by_index[each]["memory_mib"]) if each in by_index else (_NO_MODEL, 0)
+                    for each in range(1 + max(by_index, default=-1))
+                ),
+            )
+            for id, host in records.hosts.items()
+            if host["state"] == "up"
+            for by_index in [{device["index"]: device for device in host["devices"]}]
+        }
+        hosts = records.hosts.values()
+        terms = terms_of(records.tenants, lambda asked: accepted_models(asked, hosts))
+        past = past_of(records.tenant_uses, lambda asked: accepted_models(asked, hosts)) if self.fresh else None
+        self.fresh = False
+        self.scheduler.share(terms, self.now, nodes=nodes, past=past)
 
     def granted(self, id: str, records: list[AllocationRecord]) -> None:
         """Hold what the ledger holds under *id*: *records*, as they were proposed from here, or otherwise."""
@@ -214,14 +244,31 @@ class EngineMirror:
             if not arguments["within"]:
                 return None
         if demand.hosts:
-            within = arguments.get("within") or [
-                (id, tuple(range(1 + max((device["index"] for device in host["devices"]), default=-1))))
-                for id, host in self._records.hosts.items()
-            ]
+            within = arguments.get("within") or self._all_devices()
             arguments["within"] = tuple(share for share in within if share[0] in demand.hosts)
             if not arguments["within"]:
                 return None
+        if demand.min_isolation:
+            kept = dict(arguments.get("within") or self._all_devices())
+            arguments["within"] = tuple(self._enforcing(demand, kept))
+            if not arguments["within"]:
+                return None
         return arguments
+
+    def _all_devices(self) -> list[tuple[str, tuple[int, ...]]]:
+        return [
+            (id, tuple(range(1 + max((device["index"] for device in host["devices"]), default=-1))))
+            for id, host in self._records.hosts.items()
+        ]
+
+    def _enforcing(self, demand: Demand, among: Mapping[str, tuple[int, ...]]) -> Iterator[tuple[str, tuple[int, ...]]]:
+        """The hosts that enforce as much as *demand* asks for, with their devices on which that is so of memory."""
+        for id, indexes in among.items():
+            host = self._records.hosts[id]
+            if host_lacks(demand, host):
+                continue
+            enough = {device["index"] for device in enough_devices(demand, host["devices"])}
+            yield id, tuple(index for index in indexes if index in enough)
 
     def _add_nodes(self) -> bool:
         """Add a node for each host, draining unless eligible; ``True`` when some have indexes without a device.
@@ -236,6 +283,7 @@ class EngineMirror:
             by_index = {device["index"]: device for device in host["devices"]}
             last = max([*by_index, held.get(id, -1)])
             numa = [by_index[index].get("numa_node") if index in by_index else None for index in range(last + 1)]
+            near = tuple(told_near(by_index[index]) if index in by_index else "" for index in range(last + 1))
             gaps = gaps or last + 1 > len(by_index)
             self.engine.add_node(
                 id,
@@ -248,6 +296,7 @@ class EngineMirror:
                     for index in range(last + 1)
                 ],
                 numa=None if None in numa else cast("tuple[int, ...]", tuple(numa)),
+                near=near if any(near) else None,
                 rack=host.get("rack"),
             )
             self.engine.drain(id, not self._eligible(host))
@@ -294,7 +343,9 @@ class EngineMirror:
         """Tell the scheduler what the engine holds already, when it will be stopped at the latest, and for whom."""
         id = str(placement.id)
         # It is where it is, whatever else would have done.
-        held = replace(demand, gpu_models=(), affinity_hard=(), affinity_soft=(), hosts=())
+        held = replace(
+            demand, gpu_models=(), affinity_hard=(), affinity_soft=(), hosts=(), min_isolation="", gpu_topology=""
+        )
         job = self._records.jobs.get(job_id)
         request = request_of_lease(id, held, user, "") if job is None else request_of_job(id, held, job)
         stopping_at, stopped_for = self._proposals.stopping(id)

@@ -12,11 +12,14 @@ from actorgrid.actors.ledger.field_checks import is_whole
 from actorgrid.actors.ledger.record_types import DeviceRecord, HeldAmounts, HostRecord
 from actorgrid.actors.ledger.records import parent_of, profiles_of, share_of
 from actorgrid.demand import KNOWN_MAX, Demand
-from actorgrid.errors import BadRequest, RequestTooLarge, TooManyGpus, UnknownGpuModel
+from actorgrid.device_words import GPU_TOPOLOGIES
+from actorgrid.errors import BadRequest, IsolationNotGiven, RequestTooLarge, TooManyGpus, UnknownGpuModel
 from actorgrid.hotpath.capacity import GangNeeds, NodeCapacity
 from actorgrid.hotpath.records import WHOLE_GPU_MILLI, GpuView, NodeView
 
-from .device import answers_to, words_of_model
+from .device_closeness import most_close, near_among
+from .device_words import kind_of, record_is_one_of, words_of_kind, words_of_model
+from .enforcement import enough_devices, host_lacks
 
 
 def model_name(device: DeviceRecord) -> str:
@@ -30,14 +33,7 @@ def accepted_models(asked: Iterable[str], hosts: Iterable[HostRecord]) -> tuple[
     if not wanted:
         return ()
     return tuple(
-        sorted(
-            {
-                model_name(device)
-                for host in hosts
-                for device in host["devices"]
-                if any(answers_to(one, device.get("model", ""), device["memory_mib"]) for one in wanted)
-            }
-        )
+        sorted({model_name(device) for host in hosts for device in host["devices"] if record_is_one_of(device, wanted)})
     )
 
 
@@ -55,6 +51,8 @@ def check_feasible(demand: Demand, hosts: Iterable[HostRecord]) -> None:
             raise BadRequest(
                 "no such host", asked=", ".join(demand.hosts), found=", ".join(there[:8]), hint="actorgrid hosts"
             )
+    if demand.min_isolation:
+        hosts = _that_enforce(demand, hosts)
     able = [host for host in hosts if members_on(demand, host)]
     if able:
         _check_gang(demand, able)
@@ -87,16 +85,28 @@ def check_feasible(demand: Demand, hosts: Iterable[HostRecord]) -> None:
     )
 
 
+def _that_enforce(demand: Demand, hosts: list[HostRecord]) -> list[HostRecord]:
+    """The hosts that enforce as much as *demand* asks for, or have not said yet. Raises IsolationNotGiven for none."""
+    lacks = {host["host_id"]: host_lacks(demand, host) if "kept_apart" in host else [] for host in hosts}
+    able = [host for host in hosts if not lacks[host["host_id"]]]
+    if able or not hosts:
+        return able
+    names = {host["host_id"]: host.get("hostname") or host["host_id"] for host in hosts}
+    raise IsolationNotGiven(
+        "no host enforces as much as that",
+        asked=f"min_isolation = {demand.min_isolation}",
+        found="; ".join(f"{names[id]}: {', '.join(what)}" for id, what in list(lacks.items())[:5]),
+        hint="ask for less, or let a host enforce more: actorgrid doctor there says what it can",
+    )
+
+
 def usable_devices(demand: Demand, host: HostRecord) -> list[DeviceRecord]:
     """The host's devices of an acceptable model and, where UUIDs are given, among those."""
     return [
         device
-        for device in host["devices"]
+        for device in enough_devices(demand, host["devices"])
         if device.get("cut") is not True
-        and (
-            not demand.gpu_models
-            or any(answers_to(one, device.get("model", ""), device["memory_mib"]) for one in demand.gpu_models)
-        )
+        and (not demand.gpu_models or record_is_one_of(device, demand.gpu_models))
         and (not demand.affinity_hard or device["uuid"] in demand.affinity_hard)
     ]
 
@@ -111,7 +121,7 @@ def can_be_cut_for(demand: Demand, device: DeviceRecord) -> bool:
 def is_instance_for(demand: Demand, device: DeviceRecord, profile: str) -> bool:
     """Whether an instance of that *profile* of *device* is of a model that *demand* names."""
     model = f"{_whole_model(device)} MIG {profile}"
-    return any(answers_to(one, model) for one in demand.gpu_models)
+    return record_is_one_of(device, demand.gpu_models, model)
 
 
 def _whole_model(device: DeviceRecord) -> str:
@@ -149,7 +159,8 @@ def members_on(demand: Demand, host: HostRecord, held: Iterable[HeldAmounts] = (
     What the ledger's guard allows is for the guard to say.
     """
     cpu, memory = host["cpu_milli"], host["memory_mib"]
-    free = {device["index"]: [share_of(device), device["memory_mib"]] for device in usable_devices(demand, host)}
+    usable = usable_devices(demand, host)
+    free = {device["index"]: [share_of(device), device["memory_mib"]] for device in usable}
     for one in held:
         cpu, memory = cpu - one["cpu_milli"], memory - one["memory_mib"]
         for index in one["gpu_indexes"]:
@@ -157,7 +168,8 @@ def members_on(demand: Demand, host: HostRecord, held: Iterable[HeldAmounts] = (
                 free[index][0] -= one["gpu_milli"]
                 free[index][1] -= one["gpu_memory_mib"]
     gpus = tuple(GpuView("", milli, mib, mib) for milli, mib in free.values())
-    room = NodeCapacity(NodeView(host["host_id"], None, None, False, cpu, cpu, memory, memory, gpus), 0)
+    near = near_among(usable) if demand.gpu_topology else None
+    room = NodeCapacity(NodeView(host["host_id"], None, None, False, cpu, cpu, memory, memory, gpus, near=near), 0)
     return room.members(room.free, _ask_of(demand), demand.gang)
 
 
@@ -238,6 +250,37 @@ def _blame_gpus(demand: Demand, hosts: list[HostRecord]) -> None:
             found=describe(hosts),
             hint=f"ask for at most {largest[0]} MiB of gpu_memory",
         )
+    if demand.gpu_topology:
+        _blame_topology(demand, hosts)
+
+
+def _blame_topology(demand: Demand, hosts: list[HostRecord]) -> None:
+    """Raise when no host has as many GPUs that are as close to each other as *demand* says."""
+    roomy = {
+        host.get("hostname") or host["host_id"]: [
+            device
+            for device in usable_devices(demand, host)
+            if share_of(device) >= demand.gpu_milli and device["memory_mib"] >= demand.gpu_memory_mib
+        ]
+        for host in hosts
+    }
+    most = {name: most_close(devices, demand.gpu_topology) for name, devices in roomy.items()}
+    largest = max(most.values(), default=0)
+    if largest >= demand.gpu_count:
+        return
+    less = (
+        word
+        for word in GPU_TOPOLOGIES[GPU_TOPOLOGIES.index(demand.gpu_topology) + 1 :]
+        if any(most_close(devices, word) >= demand.gpu_count for devices in roomy.values())
+    )
+    hints = [f"gpus={largest}"] * (largest > 1) + [f"gpu_topology={word}" for word in less][:1]
+    raise TooManyGpus(
+        f"no host has {demand.gpu_count} GPUs that are all as close to each other as {demand.gpu_topology}",
+        asked=f"{demand.gpu_count} GPUs, gpu_topology={demand.gpu_topology}",
+        found="; ".join(f"{count} on {name}" for name, count in list(most.items())[:8] if count > 1)
+        or "no two that close",
+        hint="ask for " + " or ".join(hints or ["them without gpu_topology"]) + "; actorgrid gpus --json has the links",
+    )
 
 
 def _unknown_model(asked: tuple[str, ...], there: list[DeviceRecord]) -> UnknownGpuModel:
@@ -245,6 +288,8 @@ def _unknown_model(asked: tuple[str, ...], there: list[DeviceRecord]) -> Unknown
     words = {word: model for model in models for word in words_of_model(model)} | {
         model.lower(): model for model in models
     }
+    for device in there:
+        words |= {word: word for word in words_of_kind(*kind_of(device))}
     close = difflib.get_close_matches(asked[0].lower(), list(words), n=1, cutoff=0.5)
     if close:
         hint = f"did you mean {words[close[0]]}?"

@@ -118,7 +118,8 @@ class HeatWatch:
         }
 
     def _devices(self) -> dict[str, Device]:
-        return {device.uuid: device for device in self._inventory.devices if device.source == "probed"}
+        sources = ("probed", "simulated") if self._inventory.has_script else ("probed",)
+        return {device.uuid: device for device in self._inventory.devices if device.source in sources}
 
     def _forget(self, devices: dict[str, Device]) -> None:
         for known in (self._heat, self._samples, self._shares):

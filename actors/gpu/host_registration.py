@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, replace
 from time import time
 
 from actorgrid.actors.ledger.command import cluster_version
 from actorgrid.actors.ledger.commands import RegisterHost
-from actorgrid.actors.ledger.record_checks import PARTS_SINCE
+from actorgrid.actors.ledger.isolation_records import KeptApartRecord
+from actorgrid.actors.ledger.record_checks import PARTS_SINCE, WATCHED_SINCE
 from actorgrid.actors.ledger.record_types import NO_HOST, DeviceRecord, HostFacts
-from actorgrid.errors import BadRequest, CallTimeout, HostError, LedgerRefused, StorageError
+from actorgrid.errors import ActorGridError, BadRequest, CallTimeout, HostError, LedgerRefused, StorageError
 from actorgrid.supervisors.runtime import Waiter
 from actorgrid.supervisors.server import Server
 
 from ..ledger.client import LedgerClient
+from ..work.messages import IsolationAsked
 from .device import Device, keep_indexes, unhealthy_in
+from .device_closeness import near_in, near_texts
 from .device_health import HealthIncident
 from .device_listing import DeviceNow
 from .device_score import HeatLimits
@@ -26,14 +29,19 @@ from .mig_report import MigGpu
 from .placement_records import PlacementRecords
 from .readings import Readings
 from .sampling import HostSampling
+from .watched_devices import WatchedDevices, dmem_in, mps_in, watched_in
 
 RETRY_S = 1.0
+ISOLATION_S = 30.0
+"""For whoever runs work to try what the kernel allows: a zygote that starts on a busy machine takes long."""
 WARM_BELOW_CELSIUS = 10.0
 """From so far below the first threshold on a warmer device comes after a cooler one."""
 NOTHING_CUT = "MIG is on, and it is cut into no instance: actorgrid gpus mig create"
 BEING_CUT = "it is being cut into MIG instances, or put together"
 INDEXES_MAX = 512
 """Devices that are cut, and instances of them, whose indexes nobody else gets while the agent runs."""
+STARTS_APART = 1_000
+"""Registrations on their way from a process that ended; one at a time is."""
 TELL_AGAIN_S = 5.0
 """A device that is unhealthy now and well then is told at most so often: each time is an entry of the ledger."""
 
@@ -70,17 +78,27 @@ class HostRegistration:
         self._registering = False
         self._stale = False
         self._tell_at = 0.0
-        self._told_parts = False
+        self._watched = WatchedDevices()
+        self._told_version = 1
+        self._told = 0
         self._indexes: dict[str, int] = {}
         self.joinable: Callable[[], Mapping[str, MigGpu]] = dict
         """The instances that are there for work alone, by UUID, with their GPUs: MigControl says it."""
+        self.held_by_mps: Callable[[], frozenset[str]] = frozenset
+        """The GPUs whose shares MPS holds to what they are: MpsDaemons says it."""
+        self.held_by_kernel: Callable[[], frozenset[str]] = frozenset
+        """Those of whose memory the kernel gives work no more than it was granted: KernelLimits says it."""
         self.withheld: set[str] = set()
         """Devices of which nothing may be given out, because they are about to be cut or put together."""
+        self._kept_apart: KeptApartRecord | None = None
+        self._near: dict[str, str] = {}
+        self._near_of: object = None
 
     async def start(self) -> None:
         """Look for devices, follow the ledger, and register once both are there."""
         # Both at once: to look for devices takes its time, and so does the ledger.
         found = self.inventory.start()
+        self._server.spawn(self._learn_isolation())
         await self._ledger.start()
         await found
         await self._register()
@@ -121,7 +139,18 @@ class HostRegistration:
             milli, memory_mib, _ = allocated.get((self._server.host.host_id, device.index), (0, 0, []))
             return self.inventory.readings(device, milli, memory_mib)
 
+        if self.inventory.has_script:
+            played = self.simulated_readings()
+            self.inventory.play(played)
+            self.heat.take(played)
         self.sampling.take(self.inventory.devices, read, self._troubles(), time())
+        unread = {
+            device.uuid: readings
+            for device in self.inventory.devices
+            if device.source == "probed" and ((readings := read(device)).unknown or readings.error)
+        }
+        self._watched.take(unread, self._server.runtime.monotonic())
+        self._watched.listed(frozenset(device.uuid for device in self.inventory.devices))
         self.inventory.ask()
         self.heat.look_at_budget()
         self.tell_health()
@@ -158,6 +187,12 @@ class HostRegistration:
             None if facts is None else asdict(facts),
         )
 
+    def own_now(self) -> Iterator[tuple[Device, DeviceNow]]:
+        """This host's devices that a library reads, each as it is now."""
+        for device in self.inventory.devices:
+            if device.source == "probed":
+                yield device, self.now(device, 0, 0)
+
     def take_health(self) -> None:
         """Take over at once which devices are in trouble, before the next sample."""
         self.sampling.take_problems(self.inventory.devices, self._troubles())
@@ -170,6 +205,7 @@ class HostRegistration:
         return {**cut, **withheld, **self.heat.drained(), **self.inventory.troubles()}
 
     def _read(self, readings: dict[str, Readings]) -> None:
+        self._watched.take(readings, self._server.runtime.monotonic())
         self._on_readings(readings)
         self.heat.take(readings)
 
@@ -182,20 +218,23 @@ class HostRegistration:
         return HeatLimits(thresholds.cap - WARM_BELOW_CELSIUS, thresholds.drain)
 
     def tell_health(self) -> None:
-        """Have the ledger know which devices take nothing new, where that is not what it has."""
-        # Have the host that leads know which devices of this one take nothing new.
+        """Have the ledger know which devices take nothing new, and which are watched, where it has something else."""
+        # The host that leads goes by the first, whoever answers for the work on them by the second.
         now = self._server.runtime.monotonic()
-        changed = unhealthy_in(self._ledger.hosts.get(self._server.host.host_id)) != self.sampling.unhealthy()
+        known = self._ledger.hosts.get(self._server.host.host_id)
+        changed = unhealthy_in(known) != self.sampling.unhealthy()
+        changed = changed or watched_in(known) != self._watched_now() or mps_in(known) != self._held_by_mps_now()
+        changed = changed or dmem_in(known) != self._held_by_kernel_now() or near_in(known) != self._near_now()
         if changed and self._records.registered and now >= self._tell_at:
             self._tell_at = now + TELL_AGAIN_S
             self._server.spawn(self._register())
 
     def members_changed(self) -> None:
-        """Tell the ledger of instances once all members know what that is."""
-        knows = cluster_version(self._ledger.members) >= PARTS_SINCE
-        if knows != self._told_parts:
-            self._told_parts = knows
+        """Tell the ledger of instances, and of what is watched, once all members know what that is."""
+        version = min(cluster_version(self._ledger.members), WATCHED_SINCE)
+        if (version >= PARTS_SINCE) != (self._told_version >= PARTS_SINCE):
             self._changed()
+        self._told_version = version  # what is watched is told with the next sample
 
     def tell(self) -> None:
         """Have the ledger know of a change of ``withheld``."""
@@ -205,6 +244,49 @@ class HostRegistration:
     def _changed(self) -> None:
         if self._records.registered or self._registering:
             self._server.spawn(self._register())
+
+    def _watched_now(self) -> frozenset[str]:
+        """The devices on which work that overdraws is ended, as hosts may be told it."""
+        if cluster_version(self._ledger.members) < WATCHED_SINCE:
+            return frozenset()
+        ends = self._server.host.settings.gpus.memory_watch == "end"
+        return self._watched.now(self._server.runtime.monotonic(), ends=ends)
+
+    def _held_by_mps_now(self) -> frozenset[str]:
+        """The devices whose shares MPS holds, as hosts may be told it."""
+        return self.held_by_mps() if cluster_version(self._ledger.members) >= WATCHED_SINCE else frozenset()
+
+    def _held_by_kernel_now(self) -> frozenset[str]:
+        """The devices of whose memory the kernel gives work no more than it was granted, as hosts may be told it."""
+        return self.held_by_kernel() if cluster_version(self._ledger.members) >= WATCHED_SINCE else frozenset()
+
+    def _near_now(self) -> dict[str, str]:
+        """How close devices are, by UUID, as hosts may be told it."""
+        if cluster_version(self._ledger.members) < WATCHED_SINCE:
+            return {}
+        of = (tuple(self.inventory.devices), self.inventory.links)
+        if of != self._near_of:  # each sample looks, and it changes with the devices alone
+            self._near_of, self._near = of, near_texts(self.inventory.devices, self.inventory.links_of)
+        return self._near
+
+    async def _learn_isolation(self) -> None:
+        """Have the ledger know how this host keeps work apart, once who runs work has tried it."""
+        pause_s = RETRY_S
+        while True:
+            try:
+                kept: KeptApartRecord = await self._server.call("worker_manager", IsolationAsked(), ISOLATION_S)
+                break
+            except ActorGridError as error:
+                self._server.log.debug("how work is kept apart here: %s", error)
+                await self._server.sleep(pause_s)
+                pause_s = min(2 * pause_s, ISOLATION_S)
+        if kept != self._kept_apart:
+            self._kept_apart = kept
+            self._changed()
+
+    def settings_changed(self) -> None:
+        """Learn anew what follows from settings: how far work is kept apart is one that may change at any time."""
+        self._server.spawn(self._learn_isolation())
 
     async def _register(self) -> None:
         """Tell the ledger what this host has now; goes on until it is committed."""
@@ -248,7 +330,8 @@ class HostRegistration:
             known = {**{uuid: at for uuid, at in self._indexes.items() if at not in known.values()}, **known}
         devices = self.inventory.devices = keep_indexes(self.inventory.devices, known)
         self._indexes |= {device.uuid: device.index for device in devices if device.parent or device.profiles}
-        unhealthy = self.sampling.unhealthy()
+        unhealthy, watched, mps = self.sampling.unhealthy(), self._watched_now(), self._held_by_mps_now()
+        near, dmem = self._near_now(), self._held_by_kernel_now()
         cluster = host.settings.cluster
         facts: HostFacts = {
             "host_id": host.host_id,
@@ -257,16 +340,37 @@ class HostRegistration:
             "boot_id": host.boot_id,
             "cpu_milli": host_cpu_milli(),
             "memory_mib": host_memory_mib(),
-            "devices": [self._device_record(each, unhealthy.get(each.uuid)) for each in devices],
+            "devices": [
+                self._device_record(each, unhealthy.get(each.uuid), watched, mps, near, dmem) for each in devices
+            ],
             "state": "up",
             "address": cluster.bind,
             "port": cluster.base_port or None,
         }
         if cluster.rack:
             facts["rack"] = cluster.rack
+        if cluster_version(self._ledger.members) >= WATCHED_SINCE:
+            facts["told"] = self._next_told()
+            if self._kept_apart is not None:
+                facts["kept_apart"] = self._kept_apart
         return facts
 
-    def _device_record(self, device: Device, trouble: str | None) -> DeviceRecord:
+    def _next_told(self) -> int:
+        """The number of the next registration: one that timed out may be committed later than one after it."""
+        known = self._ledger.hosts.get(self._server.host.host_id, NO_HOST).get("told", 0)
+        # What this server's process before it has on its way is of lower numbers, too.
+        self._told = max(self._told + 1, known + 1) if self._told else known + STARTS_APART
+        return self._told
+
+    def _device_record(
+        self,
+        device: Device,
+        trouble: str | None,
+        watched: frozenset[str],
+        mps: frozenset[str],
+        near: Mapping[str, str],
+        dmem: frozenset[str],
+    ) -> DeviceRecord:
         # Hosts of an earlier version must not get what they do not know: they would answer its grants otherwise.
         with_parts = cluster_version(self._ledger.members) >= PARTS_SINCE
         if device.uuid in self.withheld:
@@ -274,9 +378,18 @@ class HostRegistration:
         gpu = self.joinable().get(device.uuid)
         if gpu is not None:
             is_dynamic = self._server.host.settings.gpus.mig == "dynamic"
-            profiles = tuple(each.name for each in gpu.profiles) if is_dynamic else ()
+            is_offered = is_dynamic and gpu.uuid not in self.inventory.withdrawn
+            profiles = tuple(each.name for each in gpu.profiles) if is_offered else ()
             device = replace(device, whole_mib=gpu.memory_mib, profiles=profiles)
         record = device.to_record(with_parts)
         if trouble is not None:
             record["unfit"] = trouble
+        if device.uuid in watched:
+            record["watched"] = True
+        if device.uuid in mps:
+            record["mps"] = True
+        if device.uuid in near:
+            record["near"] = near[device.uuid]
+        if device.uuid in dmem:
+            record["dmem"] = True
         return record

@@ -9,7 +9,7 @@ asked in a process of its own: one that hangs, or dies, takes no other's devices
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field, replace
 from time import time
 from typing import Any
@@ -23,12 +23,13 @@ from .mig_report import MigGpu
 from .probe import DeviceProbe
 from .probe_report import DeviceEvent, DeviceFacts, DeviceLink, ProbeReport
 from .readings import Readings
+from .simulated_play import SimulatedPlay
 from .vendors.amd import traces_of_amd
 from .vendors.declared import declared_devices, declared_readings
 from .vendors.intel import traces_of_intel
 from .vendors.nvidia import traces_of_nvidia
 from .vendors.pci import bound_gpus
-from .vendors.simulated import simulated_devices, simulated_readings
+from .vendors.simulated import simulated_devices, simulated_links
 
 FALLBACK = "simulated:8xH100-80GB"
 MAX_DEVICES = 1024
@@ -59,6 +60,10 @@ class _Asked:
     devices: list[Device] = field(default_factory=list)
     """Those that were listed last; those missing since are in ``gone``."""
     gone: dict[str, Device] = field(default_factory=dict)
+    recut: set[str] = field(default_factory=set)
+    """Devices of GPUs that were cut otherwise: where they are listed no more, they are not missing."""
+    on_listed: list[Callable[[], None]] = field(default_factory=list)
+    """Called once, with the next list."""
     facts: dict[str, DeviceFacts] = field(default_factory=dict)
     links: tuple[DeviceLink, ...] = ()
     mig: tuple[MigGpu, ...] = ()
@@ -93,7 +98,10 @@ class HostInventory:
         self.host_id = host_id
         self.devices: list[Device] = []
         self.notes: list[str] = []
+        self.withdrawn: frozenset[str] = frozenset()
+        """GPUs of NVIDIA's of which nothing is said to be cut for work: their driver does not."""
         self.health = HostDeviceHealth()
+        self._play = SimulatedPlay(settings, runtime.monotonic, self._note)
         self._runtime = runtime
         self._on_change = on_change
         self._on_health = on_health
@@ -196,6 +204,37 @@ class HostInventory:
             return
         asked.probe.set_partitions(uuid, change, what, answered)
 
+    def set_amd_partitions(
+        self, uuids: Collection[str], change: str, what: str, answered: Callable[[str], None]
+    ) -> None:
+        """Have AMD's GPU whose parts *uuids* are be cut otherwise. *answered*: why not, once it is listed anew."""
+        asked = self._asked.get("amd")
+        probe = None if asked is None else asked.probe
+        if asked is None or probe is None:
+            answered("no library of AMD's is asked on this host")
+            return
+
+        def done(why: str, _made: str) -> None:
+            if why:
+                answered(why)
+                return
+            asked.recut.update(uuids)
+            asked.on_listed.append(lambda: answered(""))
+            probe.look_again("its GPUs are cut otherwise, and some are missing")
+
+        probe.set_partitions(min(uuids), change, what, done)
+
+    def amd_gpus(self) -> dict[str, list[tuple[Device, str]]]:
+        """AMD's GPUs that can be cut, by their place on the bus: their parts, each with how it is cut."""
+        found: dict[str, list[tuple[Device, str]]] = {}
+        asked = self._asked.get("amd")
+        for device in asked.devices if asked is not None else ():
+            facts = asked.facts.get(device.uuid) if asked is not None else None
+            if facts is not None and facts.can_partition and device.pcie_bus_id:
+                place = device.pcie_bus_id.rpartition(".")[0]
+                found.setdefault(place, []).append((device, facts.partition or "SPX"))
+        return found
+
     @property
     def can_cut(self) -> bool:
         """Whether NVIDIA's library can be asked to cut a GPU, and ``mig_gpus`` is what it told last."""
@@ -216,7 +255,7 @@ class HostInventory:
     def readings(self, device: Device, allocated_milli: int, allocated_mib: int) -> Readings:
         """What *device* read last; for a simulated one, what it would read with that much of it given out."""
         if device.source == "simulated":
-            return simulated_readings(device, allocated_milli, allocated_mib, self.settings.simulated_busy)
+            return self._play.readings(device, allocated_milli, allocated_mib)
         if device.source == "declared":
             return declared_readings()
         health = self.health.of(device.uuid)
@@ -230,15 +269,34 @@ class HostInventory:
         """How *device* is. Of a declared one nobody can say."""
         if device.source == "declared":
             return DeviceHealth(HealthState.UNKNOWN, "declared: no library reads it")
-        return DeviceHealth() if device.source == "simulated" else self.health.of(device.uuid)
+        is_well = device.source == "simulated" and not self._play.is_on
+        return DeviceHealth() if is_well else self.health.of(device.uuid)
+
+    @property
+    def has_script(self) -> bool:
+        """Whether the simulated devices play a script: then they are judged by what they read, as real ones are."""
+        return self._play.is_on
+
+    def play(self, readings: Mapping[str, Readings]) -> None:
+        """Take what simulated devices that play a script read now, and what it lets happen to them."""
+        uuids = {device.index: device.uuid for device in self.devices if device.source == "simulated"}
+        events = [DeviceEvent(uuids[index], "xid", xid) for index, xid in self._play.xids() if index in uuids]
+        self._tell([*self.health.happened(events, time()), *self.health.read(readings, time())])
 
     def facts(self, device: Device) -> DeviceFacts | None:
         """What is known of a probed device that does not change; ``None`` for others."""
         asked = self._asked.get(device.vendor)
         return None if asked is None else asked.facts.get(device.uuid)
 
+    @property
+    def links(self) -> tuple[tuple[DeviceLink, ...], ...]:
+        """What is known of how probed devices are joined, by vendor."""
+        return tuple(asked.links for asked in self._asked.values())
+
     def links_of(self, device: Device) -> dict[str, str]:
         """How *device* is joined to others of this host, by their UUIDs, as far as it is known."""
+        if device.source == "simulated":
+            return simulated_links(device, self.devices)
         asked = self._asked.get(device.vendor)
         links = () if asked is None else asked.links
         found = {link.other: link.word for link in links if link.one == device.uuid}
@@ -276,7 +334,8 @@ class HostInventory:
         found = {device.uuid: device for device in report.devices}
         before = {**asked.gone, **{device.uuid: device for device in asked.devices}}
         # One that is cut, or an instance that was put together, is not missing.
-        cut = {gpu.uuid for gpu in report.mig}
+        cut = {gpu.uuid for gpu in report.mig} | asked.recut
+        asked.recut -= found.keys()
         asked.gone = {
             uuid: device
             for uuid, device in before.items()
@@ -287,6 +346,9 @@ class HostInventory:
         asked.mig = report.mig
         asked.links = tuple(link for link in report.links if link.one in found and link.other in found)
         first, asked.settled = not asked.settled, True
+        on_listed, asked.on_listed = asked.on_listed, []
+        for listed in on_listed:
+            listed()
         if not found:
             what = f"{VENDORS[asked.vendor]}: {report.outcome}" + (f" ({report.message})" if report.message else "")
             self._note(what, warn=asked.hardware)
@@ -372,7 +434,9 @@ class HostInventory:
         self._simulated = True
         if why:
             self._note(f"{why}: GPUs are simulated ({spec})", warn=True)
-        self._settle(simulated_devices(spec, self.host_id))
+        devices = simulated_devices(spec, self.host_id)
+        self._play.begin(len(devices))
+        self._settle(devices)
 
     def _settle(self, simulated: list[Device] | None = None, fresh: bool = True) -> None:
         """Take the list as it is now, with what is declared; tell whoever waits, or that it changed."""
@@ -391,7 +455,11 @@ class HostInventory:
                 f"{len(devices)} devices are more than a host may have: the first {MAX_DEVICES} count", warn=True
             )
             devices = devices[:MAX_DEVICES]
-        probed = [device for device in devices if device.source == "probed"]
+        probed = [
+            device
+            for device in devices
+            if device.source == "probed" or (device.source == "simulated" and self._play.is_on)
+        ]
         parents = {
             fact.uuid: fact.parent for asked in self._asked.values() for fact in asked.facts.values() if fact.parent
         }
@@ -411,7 +479,11 @@ class HostInventory:
         """What counts of *found*: with instances, or without; and what each free GPU is cut into when work asks."""
         if self.settings.mig == "off" and any(device.parent for device in found.values()):
             self._note("MIG instances are given to nobody: gpus.mig is off", warn=True)
-        profiles = {gpu.uuid: tuple(each.name for each in gpu.profiles) for gpu in self.mig_gpus()}
+        profiles = {
+            gpu.uuid: tuple(each.name for each in gpu.profiles)
+            for gpu in self.mig_gpus()
+            if gpu.uuid not in self.withdrawn
+        }
         is_dynamic = self.settings.mig == "dynamic"
         return [
             replace(device, profiles=profiles.get(device.uuid, ()) if is_dynamic else ())

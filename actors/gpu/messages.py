@@ -56,6 +56,11 @@ class OwnReadings:
 
 
 @dataclass(frozen=True, slots=True)
+class OwnTotals:
+    """Asks what this host's devices read together. Answer: ``device_totals.DeviceTotals``."""
+
+
+@dataclass(frozen=True, slots=True)
 class AcquireLease:
     """Asks for an allocation for a session, placed and committed, waiting at most ``wait_s`` seconds for room.
 
@@ -92,6 +97,23 @@ class LatencyReport:
 
 
 @dataclass(frozen=True, slots=True)
+class JoinMps:
+    """Asks how work that has a share of a GPU of this host is to begin, where ``gpus.mps`` is on.
+
+    Answer: the pipe directory of the MPS daemon that it is to run under; empty: it runs under none. Asked again, it
+    starts nothing twice. Raises HostError while this host's devices are not known yet.
+    """
+
+    work_id: str
+    """Of the attempt, member or lease."""
+    gpu_uuid: str
+    user_id: str
+    """Whose work it is: daemons are of one tenant each."""
+    why_not: str = ""
+    """Why it cannot run under one in any case; empty: it can."""
+
+
+@dataclass(frozen=True, slots=True)
 class MigGpus:
     """Asks which GPUs of this host can be cut into MIG instances, and how they are (``MigControl.listed``)."""
 
@@ -109,3 +131,19 @@ class DestroyMig:
     """Take away a MIG instance of this host, which no work has. Answer: None. Raises as ``MigControl.destroy``."""
 
     instance: str
+
+
+@dataclass(frozen=True, slots=True)
+class AmdGpus:
+    """Asks which GPUs of AMD's this host can cut, and how they are (``AmdPartitions.listed``)."""
+
+
+@dataclass(frozen=True, slots=True)
+class SetAmdPartition:
+    """Have a GPU of AMD's of this host be cut by a mode. Answer: None. Raises as ``AmdPartitions.set``."""
+
+    gpu: str
+    """Its place on the bus, without the function."""
+    change: str
+    """compute or memory."""
+    mode: str

@@ -26,11 +26,24 @@ from actorgrid.supervisors.server import Server
 from ..ledger.client import LedgerClient
 from .host_registration import HostRegistration
 from .mig_journal import MigBefore, MigJournal
-from .mig_policy import WAITING_MAX, CutGpu, JoinInstance, LeaveGpu, OwnParts, WaitingForGpu, next_change
+from .mig_policy import (
+    WAITING_MAX,
+    CutGpu,
+    DropUnfinished,
+    JoinInstance,
+    LeaveGpu,
+    OwnParts,
+    WaitingForGpu,
+    looked_at,
+    next_change,
+)
+from .mig_refusals import MigRefusals
 from .mig_report import MigGpu
 
 TELL_WAIT_S = 20.0
 LOOK_S = 0.05
+SCANNED_MAX = 2_000
+"""Jobs that wait for GPUs and are gone through for those that ask for an instance."""
 RETRY_S = 30.0
 """After a refusal of the driver the policy asks it again that much later."""
 
@@ -50,6 +63,8 @@ class MigControl:
         self.refused = ""
         """Why the policy's last change did not come to be; empty: it did."""
         registration.joinable = self._joinable
+        self._refusals = MigRefusals()
+        self._driver_said = ""
         self.cut_total = 0
         self.joined_total = 0
 
@@ -66,7 +81,7 @@ class MigControl:
                 "pcie_bus_id": gpu.pcie_bus_id,
                 "enabled": gpu.enabled,
                 "pending": gpu.pending,
-                "jobs": self._holders(gpu.uuid),
+                "jobs": self.holders(gpu.uuid),
                 "instances": [
                     {
                         "uuid": each.uuid,
@@ -74,7 +89,7 @@ class MigControl:
                         "profile": each.profile,
                         "memory_bytes": each.memory_mib * 2**20,
                         "made_for_work": each.uuid in self._own(gpu),
-                        "jobs": self._holders(each.uuid),
+                        "jobs": self.holders(each.uuid),
                     }
                     for each in gpu.instances
                 ],
@@ -95,7 +110,7 @@ class MigControl:
     def _own(self, gpu: MigGpu) -> frozenset[str]:
         """The instances of *gpu* that were made for work."""
         before = self._journal.before.get(gpu.uuid)
-        return frozenset() if before is None else frozenset(each.uuid for each in gpu.instances) - set(before.kept)
+        return frozenset() if before is None else before.own(gpu.instances)
 
     def _joinable(self) -> dict[str, MigGpu]:
         """The instances, by UUID, of GPUs in which there are none but those made for work."""
@@ -106,7 +121,7 @@ class MigControl:
             for each in gpu.instances
         }
 
-    def _holders(self, uuid: str) -> list[str]:
+    def holders(self, uuid: str) -> list[str]:
         """The work that has that device, or a part of it."""
         own = self._server.host.host_id
         return sorted(
@@ -124,10 +139,19 @@ class MigControl:
         host of an earlier version is in the cluster, HostError for what the driver refuses.
         """
         gpu = self._gpu(uuid)
-        with self._one_at_a_time():
-            made = await self._create(gpu, profile)
+        _check_profile(gpu, profile)
+        with self.one_at_a_time():
             before = self._journal.before.get(uuid)
-            if before is not None:
+            # Noted as what is made for work: whoever asked is told of a failure, and what a crash left goes again.
+            self._journal.keep(uuid, self._before(gpu, profile))
+            try:
+                made = await self._create(gpu, profile)
+            except ActorGridError:
+                self._forget_untouched(uuid)
+                raise
+            if before is None:
+                self._journal.forget(uuid)
+            else:
                 self._journal.keep(uuid, replace(before, kept=(*before.kept, made)))
             return made
 
@@ -142,7 +166,7 @@ class MigControl:
                 found=", ".join(known[:8]) or "no instances",
                 hint="actorgrid gpus mig list",
             )
-        with self._one_at_a_time():
+        with self.one_at_a_time():
             await self._destroy(found[0], instance)
 
     def _gpu(self, uuid: str) -> MigGpu:
@@ -157,7 +181,8 @@ class MigControl:
         return gpus[uuid]
 
     @contextmanager
-    def _one_at_a_time(self) -> Iterator[None]:
+    def one_at_a_time(self) -> Iterator[None]:
+        """Keep other changes of what this host's GPUs are cut into away. Raises WrongState during one."""
         if self._changing:
             raise WrongState("a GPU of this host is being cut", asked="another change", hint="ask again in a moment")
         self._changing = True
@@ -169,13 +194,10 @@ class MigControl:
     # -- how it is done
 
     async def _create(self, gpu: MigGpu, profile: str) -> str:
-        if gpu.profile(profile) is None:
-            raise BadRequest(
-                "the GPU has no such profile", asked=profile, found=", ".join(each.name for each in gpu.profiles)
-            )
+        _check_profile(gpu, profile)
         # Of one that is cut already nothing is given out as a whole: there is nothing to withhold.
         withheld = [] if gpu.instances else [gpu.uuid]
-        await self._withhold(withheld)
+        await self.withhold(withheld)
         try:
             if not gpu.enabled:
                 await self._ask(gpu.uuid, "mode", "on")
@@ -184,14 +206,14 @@ class MigControl:
                 await self._until_listed(made)
                 return made
             except HostError:
-                if not gpu.enabled:
+                if not gpu.enabled and self._inventory.can_cut:  # else the next probe has it done: see ``look``
                     await self._ask(gpu.uuid, "mode", "off")
                 raise
         finally:
-            self._release(withheld)
+            self.release(withheld)
 
     async def _destroy(self, gpu: MigGpu, instance: str) -> None:
-        await self._withhold([instance])
+        await self.withhold([instance])
         try:
             await self._ask(gpu.uuid, "destroy", instance)
             left = next((each for each in self._inventory.mig_gpus() if each.uuid == gpu.uuid), gpu)
@@ -200,10 +222,15 @@ class MigControl:
                 await self._ask(gpu.uuid, "mode", "off")
             if before is not None and not self._own(left):
                 self._journal.forget(gpu.uuid)
+            elif before is not None and before.made is not None and instance in before.made:
+                # Before the driver gives its UUID to another one, which somebody else makes in its place.
+                self._journal.keep(
+                    gpu.uuid, replace(before, made=tuple(each for each in before.made if each != instance))
+                )
         finally:
-            self._release([instance])
+            self.release([instance])
 
-    async def _withhold(self, uuids: Sequence[str]) -> None:
+    async def withhold(self, uuids: Sequence[str]) -> None:
         """Return once the ledger gives out nothing of these, and has not.
 
         Raises WrongState, NotSupported, CallTimeout, HostError while the ledger does not know this host.
@@ -226,12 +253,12 @@ class MigControl:
                     raise CallTimeout("the ledger did not take it", asked="nothing of a GPU to be given out")
                 await self._server.sleep(LOOK_S)
             # The copy has all that was granted before that, and nothing is after it.
-            if holders := [holder for uuid in uuids for holder in self._holders(uuid)]:
+            if holders := [holder for uuid in uuids for holder in self.holders(uuid)]:
                 raise WrongState(
                     "work is on it", asked="a GPU to be cut otherwise", found=", ".join(holders[:8]), hint="wait for it"
                 )
         except ActorGridError:
-            self._release(uuids)
+            self.release(uuids)
             raise
 
     async def _until_listed(self, made: str) -> None:
@@ -252,7 +279,8 @@ class MigControl:
         known = all(devices[uuid].get("cut") is True if uuid in devices else uuid not in here for uuid in uuids)
         return known and not self._registration.is_telling
 
-    def _release(self, uuids: Sequence[str]) -> None:
+    def release(self, uuids: Sequence[str]) -> None:
+        """Have these be given out again, those of them that there are."""
         if uuids:
             self._registration.withheld.difference_update(uuids)
             self._registration.tell()
@@ -263,6 +291,7 @@ class MigControl:
         self._inventory.set_partitions(uuid, change, what, lambda why, made: waiter.set((why, made)))
         why, made = await waiter
         if why:
+            self._driver_said = why
             raise HostError(
                 "the driver did not cut the GPU otherwise",
                 asked=f"{change} {what} on {uuid}",
@@ -281,31 +310,43 @@ class MigControl:
 
     def look(self, leases: Sequence[WaitingForGpu] = ()) -> None:
         """See whether work waits for an instance, or an instance for work; *leases*: what waits beside jobs."""
+        self._withdraw()
         gpus, now = self._inventory.mig_gpus(), self._server.runtime.monotonic()
         is_dynamic = self._server.host.settings.gpus.mig == "dynamic"
         own = frozenset(uuid for gpu in gpus for uuid in self._own(gpu))
         left = [gpu for gpu in gpus if gpu.uuid in self._journal.before and not self._own(gpu)]
-        if self._changing or not gpus or not (is_dynamic or own or left) or now < self._retry_at:
+        drops = [DropUnfinished(gpu.uuid, name) for gpu in gpus for name in self._left_unfinished(gpu)]
+        if self._changing or not gpus or not (is_dynamic or own or left or drops) or now < self._retry_at:
             return
         if not (self._registration.registered and self._inventory.can_cut):
             return  # who has what, or how the GPUs are, is not known yet, or not any more
-        free = {uuid for uuid in own if not self._holders(uuid)}
+        if drops:
+            self._server.spawn(self._carry_out(drops[0]))
+            return
+        free = {uuid for uuid in own if not self.holders(uuid)}
         self._idle_since = {uuid: self._idle_since.get(uuid, now) for uuid in free}
         host = self._server.host.host_id
         parts = OwnParts(
             host,
-            gpus,
+            tuple(replace(gpu, profiles=()) if gpu.uuid in self._inventory.withdrawn else gpu for gpu in gpus),
             {uuid for uuid in self._registration.sampling.unhealthy() if uuid not in self._cut_and_empty(gpus)},
             own,
             {uuid: now - since for uuid, since in self._idle_since.items()},
         )
         ledger = self._ledger
-        waiting = [*self._jobs_waiting(), *leases]
+        waiting = looked_at(self._jobs_waiting(), leases)
         change = next_change(
             parts, waiting, ledger.hosts, ledger.allocations.values(), frozenset(ledger.absent), is_dynamic
         )
         if change is not None or left:
             self._server.spawn(self._carry_out(change or LeaveGpu(left[0].uuid)))
+
+    def _withdraw(self) -> None:
+        """Have the ledger be told of no profile of a GPU that the driver does not cut: other hosts are to do it."""
+        withdrawn = self._refusals.withdrawn(self._server.runtime.monotonic())
+        if withdrawn != self._inventory.withdrawn:
+            self._inventory.withdrawn = withdrawn
+            self._inventory.settings_changed()
 
     def _cut_and_empty(self, gpus: Sequence[MigGpu]) -> set[str]:
         return {gpu.uuid for gpu in gpus if gpu.enabled and not gpu.instances}
@@ -321,11 +362,23 @@ class MigControl:
             and job["not_before"] <= now
             and not any(name in jobs for name in job["depends_on"])
         )
-        return list(islice(found, WAITING_MAX))
+        first = list(islice(found, SCANNED_MAX))
+        # Those that ask for an instance are looked at however many whole GPUs others ask for before them.
+        wanting = [each for each in first if each.wants_instance][: WAITING_MAX // 2]
+        rest = [each for each in first if not each.wants_instance][: WAITING_MAX - len(wanting)]
+        return [*wanting, *rest]
 
-    async def _carry_out(self, change: CutGpu | JoinInstance | LeaveGpu) -> None:
+    def _left_unfinished(self, gpu: MigGpu) -> list[str]:
+        """What a probe that died in the middle has left of an instance that was made here: room that nobody has."""
+        before = self._journal.before.get(gpu.uuid)
+        if before is None or not before.making:
+            return []
+        return [each.uuid for each in gpu.unfinished if each.profile == before.making and each.uuid not in before.kept]
+
+    async def _carry_out(self, change: CutGpu | JoinInstance | LeaveGpu | DropUnfinished) -> None:
+        self._driver_said = ""
         try:
-            with self._one_at_a_time():
+            with self.one_at_a_time():
                 gpu = self._gpu(change.gpu)
                 if isinstance(change, JoinInstance):
                     await self._destroy(gpu, change.instance)
@@ -333,8 +386,13 @@ class MigControl:
                     self._server.log.info("instance %s was put back into its GPU: nobody has it", change.instance)
                 elif isinstance(change, LeaveGpu):
                     await self._leave(gpu)
-                elif self._journal.keep(gpu.uuid, self._before(gpu)):
+                elif isinstance(change, DropUnfinished):
+                    await self._ask(gpu.uuid, "destroy", change.name)
+                    self._server.log.warning("%s of GPU %s was never finished: it is gone", change.name, gpu.uuid)
+                elif self._journal.keep(gpu.uuid, before := self._before(gpu, change.profile)):
                     made = await self._create(gpu, change.profile)
+                    self._refusals.cut(gpu.uuid)
+                    self._journal.keep(gpu.uuid, replace(before, making="", made=(*(before.made or ()), made)))
                     self.cut_total += 1
                     self._server.log.info("instance %s, %s, was made for work that waits", made, change.profile)
             self.refused = ""
@@ -343,26 +401,33 @@ class MigControl:
             if str(error) != self.refused:
                 self._server.log.warning("%s: %s", change, error)
             self.refused = str(error)
+            if isinstance(change, CutGpu) and self._driver_said:
+                self._refusals.refused(change.gpu, self._driver_said, self._server.runtime.monotonic())
+                self._withdraw()
             self._forget_untouched(change.gpu)
 
     async def _leave(self, gpu: MigGpu) -> None:
         """Have a GPU be as it was before it was cut for work, and forget that: a crash, or a refusal, came between."""
         before = self._journal.before.get(gpu.uuid)
         if before is not None and gpu.enabled and not before.enabled and not gpu.instances:
-            await self._withhold([gpu.uuid])
+            await self.withhold([gpu.uuid])
             try:
                 await self._ask(gpu.uuid, "mode", "off")
             finally:
-                self._release([gpu.uuid])
+                self.release([gpu.uuid])
         self._journal.forget(gpu.uuid)
 
-    def _before(self, gpu: MigGpu) -> MigBefore:
+    def _before(self, gpu: MigGpu, making: str) -> MigBefore:
         """How *gpu* was before it was first cut, without the instances that are gone: drivers give a UUID again."""
-        there = tuple(each.uuid for each in gpu.instances)
+        there = tuple(each.uuid for each in (*gpu.instances, *gpu.unfinished))
         before = self._journal.before.get(gpu.uuid)
         if before is None:
-            return MigBefore(gpu.enabled, there)
-        return replace(before, kept=tuple(each for each in before.kept if each in there))
+            return MigBefore(gpu.enabled, there, making, ())
+        own = before.own(gpu.instances)
+        # Whoever made the others: they were not made for work.
+        return replace(
+            before, kept=tuple(each for each in there if each not in own), making=making, made=tuple(sorted(own))
+        )
 
     def _forget_untouched(self, uuid: str) -> None:
         """Take back the note of a GPU in which nothing was made after all, as far as that is known."""
@@ -370,5 +435,19 @@ class MigControl:
             return  # its probe was lost meanwhile: what the driver did of it, the next one tells
         gpu = next((each for each in self._inventory.mig_gpus() if each.uuid == uuid), None)
         before = self._journal.before.get(uuid)
-        if gpu is not None and before is not None and gpu.enabled == before.enabled and not self._own(gpu):
+        if gpu is None or before is None:
+            return
+        own = self._own(gpu)
+        if gpu.enabled == before.enabled and not own:
             self._journal.forget(uuid)
+        elif before.making:
+            # What the driver made all the same is the agent's, and what comes from now on is not.
+            self._journal.keep(uuid, replace(before, making="", made=tuple(sorted(own))))
+
+
+def _check_profile(gpu: MigGpu, profile: str) -> None:
+    """Raises BadRequest for a profile that *gpu* has not."""
+    if gpu.profile(profile) is None:
+        raise BadRequest(
+            "the GPU has no such profile", asked=profile, found=", ".join(each.name for each in gpu.profiles)
+        )

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterable
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 from ..files.identity import write_atomically
+from .mig_report import MigInstance
 
 ENTRIES_MAX = 128
 KEPT_MAX = 64
 FILE_BYTES_MAX = 2**20
+_FIRST = ("enabled", "kept")
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,6 +23,20 @@ class MigBefore:
 
     enabled: bool
     kept: tuple[str, ...] = ()
+    making: str = ""
+    """The profile of an instance that is being made: what a crash left of it is the agent's."""
+    made: tuple[str, ...] | None = None
+    """The instances that the agent made; ``None``: an earlier version wrote it, and took all but ``kept``."""
+
+    def own(self, instances: Iterable[MigInstance]) -> frozenset[str]:
+        """Those of a GPU's *instances* that the agent made; nobody else's are ever touched."""
+        there = {each.uuid: each.profile for each in instances}
+        if self.made is None:
+            return frozenset(there) - set(self.kept)
+        own = set(self.made) & there.keys()
+        # One that was being made when the agent ended: by its profile, and only the one.
+        others = [uuid for uuid in there if uuid not in own and uuid not in self.kept and there[uuid] == self.making]
+        return frozenset(own | set(others[:1] if self.making else ()))
 
 
 class MigJournal:
@@ -45,9 +62,13 @@ class MigJournal:
             self._write({known: before for known, before in self.before.items() if known != uuid})
 
     def _write(self, entries: dict[str, MigBefore]) -> None:
-        text = json.dumps({uuid: asdict(before) for uuid, before in entries.items()})
+        text = json.dumps({uuid: _plain(before) for uuid, before in entries.items()})
         write_atomically(self._path, text.encode())
         self.before = entries
+
+
+def _plain(before: MigBefore) -> dict[str, Any]:
+    return {name: value for name, value in asdict(before).items() if before.made is not None or name in _FIRST}
 
 
 def _read(path: Path) -> dict[str, MigBefore]:
@@ -55,9 +76,15 @@ def _read(path: Path) -> dict[str, MigBefore]:
     try:
         with open(path, "rb") as file:
             told: Any = json.loads(file.read(FILE_BYTES_MAX))
-        return {
-            str(uuid): MigBefore(one["enabled"] is True, tuple(str(each) for each in one["kept"][:KEPT_MAX]))
-            for uuid, one in list(told.items())[:ENTRIES_MAX]
-        }
+        return {str(uuid): _entry(one) for uuid, one in list(told.items())[:ENTRIES_MAX]}
     except (OSError, ValueError, KeyError, TypeError, AttributeError):
         return {}
+
+
+def _entry(one: Any) -> MigBefore:
+    kept = tuple(str(each) for each in one["kept"][:KEPT_MAX])
+    if "made" not in one:
+        return MigBefore(one["enabled"] is True, kept)
+    return MigBefore(
+        one["enabled"] is True, kept, str(one["making"])[:64], tuple(str(each) for each in one["made"][:KEPT_MAX])
+    )

@@ -7,15 +7,15 @@ each piece of work, as far as they know the same.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from hashlib import blake2b
 
-from actorgrid.actors.ledger.record_types import AllocationRecord, HostRecord
-from actorgrid.actors.ledger.records import profiles_of, share_of
+from actorgrid.actors.ledger.record_types import NO_HOST, AllocationRecord, HostRecord
+from actorgrid.actors.ledger.records import parent_of, profiles_of, share_of
 from actorgrid.demand import Demand
 
-from .device import answers_to
+from .device_words import answers_to, kind_of
 from .feasibility import is_instance_for, usable_devices
 from .mig_report import MigGpu
 
@@ -49,6 +49,14 @@ class LeaveGpu:
 
 
 @dataclass(frozen=True, slots=True)
+class DropUnfinished:
+    """The decision to take away a GPU instance that whoever made it did not finish."""
+
+    gpu: str
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
 class WaitingForGpu:
     """What waits to be placed: its id, what it needs."""
 
@@ -73,6 +81,12 @@ class OwnParts:
     idle_s: Mapping[str, float]
 
 
+def looked_at(jobs: Sequence[WaitingForGpu], leases: Sequence[WaitingForGpu]) -> list[WaitingForGpu]:
+    """What is looked at of all that waits, ``WAITING_MAX`` together: leases have half of that, if they are so many."""
+    of_leases = leases[: max(WAITING_MAX // 2, WAITING_MAX - len(jobs))]
+    return [*jobs[: WAITING_MAX - len(of_leases)], *of_leases]
+
+
 def next_change(
     parts: OwnParts,
     waiting: Iterable[WaitingForGpu],
@@ -87,13 +101,14 @@ def next_change(
     queue = list(waiting)[:WAITING_MAX]
     unserved = _unserved(queue, there, held)
     in_the_way = any(each.demand.gpu_count and not each.wants_instance for each in queue)
+    capabilities = _capabilities(hosts.get(parts.host_id, NO_HOST))
     for each in unserved if is_dynamic else ():
         able = {id for id, host in there.items() if _may_be_on(each.demand, id) and _can_cut(each.demand, host, held)}
         mine = [
             CutGpu(gpu.uuid, profile)
             for gpu in parts.gpus
             if _may_be_on(each.demand, parts.host_id)
-            and (profile := _profile_for(each.demand, gpu))
+            and (profile := _profile_for(each.demand, gpu, capabilities.get(gpu.uuid)))
             and _is_open(parts, gpu, held)
         ]
         in_the_way = in_the_way or not (mine or able)
@@ -105,7 +120,8 @@ def next_change(
             idle_s = parts.idle_s.get(instance.uuid)
             if instance.uuid not in parts.own or idle_s is None or (parts.host_id, instance.uuid) in held:
                 continue
-            wanted = any(each.wants_instance and _is_for(each.demand, gpu, instance.profile) for each in queue)
+            kind = gpu.model, instance.profile, capabilities.get(gpu.uuid)
+            wanted = any(each.wants_instance and _is_for(each.demand, *kind) for each in queue)
             if not is_dynamic or (not wanted and (in_the_way or idle_s >= JOIN_AFTER_S)):
                 return JoinInstance(gpu.uuid, instance.uuid)
     return None
@@ -149,17 +165,23 @@ def _can_cut(demand: Demand, host: HostRecord, held: Collection[tuple[str, str]]
     )
 
 
-def _profile_for(demand: Demand, gpu: MigGpu) -> str:
+def _capabilities(host: HostRecord) -> dict[str, str | None]:
+    """The compute capability of each whole GPU of *host*, also of those that are listed as their instances."""
+    return {parent_of(each) or each["uuid"]: kind_of(each)[1] for each in host.get("devices", ())}
+
+
+def _profile_for(demand: Demand, gpu: MigGpu, compute_capability: str | None) -> str:
     """The profile of *gpu* with room that *demand* asks for; empty: none."""
     for profile in gpu.profiles:
         enough = profile.memory_mib >= demand.gpu_memory_mib and profile.room != 0
-        if enough and demand.gpu_count == 1 and _is_for(demand, gpu, profile.name):
+        if enough and demand.gpu_count == 1 and _is_for(demand, gpu.model, profile.name, compute_capability):
             return profile.name
     return ""
 
 
-def _is_for(demand: Demand, gpu: MigGpu, profile: str) -> bool:
-    return any(answers_to(one, f"{gpu.model} MIG {profile}") for one in demand.gpu_models)
+def _is_for(demand: Demand, model: str, profile: str, compute_capability: str | None) -> bool:
+    kind = f"{model} MIG {profile}", 0, "nvidia", compute_capability
+    return any(answers_to(one, *kind) for one in demand.gpu_models)
 
 
 def _is_open(parts: OwnParts, gpu: MigGpu, held: Collection[tuple[str, str]]) -> bool:

@@ -9,6 +9,7 @@ from typing import Any
 GPUS_MAX = 128
 INSTANCES_MAX = 64
 PROFILES_MAX = 32
+UNFINISHED = "gpu-instance-"
 _TEXT_MAX = 300
 
 
@@ -48,6 +49,9 @@ class MigGpu:
     """Whether it will be on after the next reset."""
     instances: tuple[MigInstance, ...] = ()
     profiles: tuple[MigProfile, ...] = ()
+    unfinished: tuple[MigInstance, ...] = ()
+    """GPU instances without a compute instance: they take room, and no work sees them. Their ``uuid`` is
+    UNFINISHED and a number."""
 
     def profile(self, name: str) -> MigProfile | None:
         """The profile of that name, if it has one."""
@@ -64,10 +68,7 @@ class MigGpu:
             None if bus is None else _text(bus),
             record["enabled"] is True,
             record["pending"] is True,
-            tuple(
-                MigInstance(_text(one["uuid"]), _text(one["profile"]), int(one["memory_mib"]))
-                for one in record["instances"][:INSTANCES_MAX]
-            ),
+            _instances(record["instances"]),
             tuple(
                 MigProfile(
                     _text(one["name"]),
@@ -77,7 +78,14 @@ class MigGpu:
                 )
                 for one in record["profiles"][:PROFILES_MAX]
             ),
+            _instances(record.get("unfinished", ())),
         )
+
+
+def _instances(told: Any) -> tuple[MigInstance, ...]:
+    return tuple(
+        MigInstance(_text(one["uuid"]), _text(one["profile"]), int(one["memory_mib"])) for one in told[:INSTANCES_MAX]
+    )
 
 
 def _text(value: object) -> str:

@@ -11,11 +11,12 @@ from actorgrid.hotpath.records import WHOLE_GPU_MILLI, Shares
 from actorgrid.models import JobState
 
 from ..ledger.attempt_ids import attempt_of, job_of
+from ..ledger.tenant_records import TenantRecord, TenantUseRecord
 
 
 @dataclass(slots=True)
 class PlacementRecords:
-    """Holds what the ledger says of jobs, allocations, hosts and quotas, on host *own_host* in life *own_incarnation*.
+    """Holds what the ledger says that placing goes by, on host *own_host* in life *own_incarnation*.
 
     The mappings are their owner's, who keeps them current but for hosts: those are told by ``host_changed``.
     """
@@ -26,6 +27,8 @@ class PlacementRecords:
     allocations: Mapping[str, AllocationRecord] = field(default_factory=dict)
     hosts: dict[str, HostRecord] = field(default_factory=dict)
     quotas: Mapping[str, QuotaRecord] = field(default_factory=dict)
+    tenants: Mapping[str, TenantRecord] = field(default_factory=dict)
+    tenant_uses: Mapping[str, TenantUseRecord] = field(default_factory=dict)
 
     @property
     def registered(self) -> bool:

@@ -26,8 +26,10 @@ from typing import Any, Protocol
 
 import actorgrid
 
+from .probe_patience import ProbePatience, processor_times
 from .probe_report import LINKS_MAX, TEXT_MAX, CuttingVendor, DeviceEvent, ProbeReport, SettingRefused, Vendor
 from .readings import Readings
+from .vendors.pci import why_no_numa_node
 
 MAX_LINE = 4 * 2**20
 BACKOFF_S = 1.0
@@ -72,7 +74,8 @@ class DeviceProbe:
     *on_report* gets a ProbeReport each time a child has started and looked; *on_readings* gets readings by
     UUID after each ``ask``; *on_events* what the driver told; *on_lost* gets the reason whenever a child was killed or
     died. Nothing here ever blocks. At most one child exists: the next one starts when the last is reaped, 1 s later at
-    first, then twice that each time, at most 60 s.
+    first, then twice that each time, at most 60 s. *timeout_s* is how long a child may take for an answer, beside what
+    it waits for a processor (``probe_patience.py``).
     """
 
     def __init__(
@@ -206,9 +209,20 @@ class DeviceProbe:
             process.returncode = -signal.SIGKILL
 
     def _expect(self, what: str) -> None:
-        self._deadline = self._surroundings.after(
-            self.timeout_s, lambda: self._lose(f"did not answer {what} in {self.timeout_s:g} s")
-        )
+        assert self._process is not None, "an answer is expected of a child"
+        patience = ProbePatience(self.timeout_s, processor_times(self._process.pid))
+        self._deadline = self._surroundings.after(self.timeout_s, lambda: self._overdue(what, patience))
+
+    def _overdue(self, what: str, patience: ProbePatience) -> None:
+        deadline = self._deadline
+        self._readable()  # it may have answered while we had no processor ourselves
+        if self._process is None or deadline is None or self._deadline is not deadline:
+            return
+        if more_s := patience.more(processor_times(self._process.pid)):
+            self._deadline = self._surroundings.after(more_s, lambda: self._overdue(what, patience))
+            return
+        beside = f", and {patience.given_s:.1f} s more for want of a processor" if patience.given_s else ""
+        self._lose(f"did not answer {what} in {self.timeout_s:g} s{beside}")
 
     def _readable(self) -> None:
         if self._socket is None:
@@ -317,10 +331,8 @@ def look_once(vendor: str, timeout_s: float) -> ProbeReport:
                 child = _start(vendor, theirs)
             except OSError as error:
                 return ProbeReport(vendor, "no_library", f"cannot look: {error}")
-        ours.settimeout(timeout_s)
         try:
-            with ours.makefile("rb") as lines:
-                return ProbeReport.from_record(json.loads(lines.readline(MAX_LINE))["report"])
+            return ProbeReport.from_record(json.loads(_first_line(ours, child.pid, timeout_s))["report"])
         except TimeoutError:
             return ProbeReport(vendor, "no_driver", f"the library did not answer within {timeout_s:g} s")
         except (OSError, ValueError, KeyError, TypeError, AttributeError):
@@ -330,6 +342,25 @@ def look_once(vendor: str, timeout_s: float) -> ProbeReport:
             # Stuck inside the driver, it is gone only when the kernel lets go of it; it is not waited for then.
             with contextlib.suppress(subprocess.TimeoutExpired):
                 child.wait(timeout=1.0)
+
+
+def _first_line(connection: socket.socket, pid: int, timeout_s: float) -> bytes:
+    """What the child *pid* says first, as far as it says it. Raises TimeoutError, OSError."""
+    said = bytearray()
+    patience = ProbePatience(timeout_s, processor_times(pid))
+    connection.settimeout(timeout_s)
+    while b"\n" not in said and len(said) <= MAX_LINE:
+        try:
+            data = connection.recv(65536)
+        except TimeoutError:
+            if not (more_s := patience.more(processor_times(pid))):
+                raise
+            connection.settimeout(more_s)
+            continue
+        if not data:
+            break
+        said += data
+    return bytes(said)
 
 
 def _start(vendor: str, theirs: socket.socket) -> subprocess.Popen[bytes]:
@@ -452,6 +483,10 @@ class _Child:
 
     @staticmethod
     def _report(report: ProbeReport) -> dict[str, Any]:
+        places = {device.uuid: device.pcie_bus_id for device in report.devices if device.numa_node is None}
+        for facts in report.facts:
+            if facts.uuid in places:
+                facts.unsupported.setdefault("numa_node", why_no_numa_node(places[facts.uuid]))
         return asdict(replace(report, links=report.links[:LINKS_MAX]))
 
     def _put_back(self) -> None:

@@ -38,6 +38,7 @@ class Grant:
 
     *incarnations* are those of the hosts, by share. *number* is an attempt's, *lease* a lease's request; *user_id* is
     whose quota it counts for. *behind* names the attempt whose place it gets; then it holds nothing until that is over.
+    *edits*: how often the job's demand had been changed by then.
     """
 
     id: str
@@ -50,6 +51,7 @@ class Grant:
     lease: AcquireLease | None = None
     user_id: str = ""
     behind: str = ""
+    edits: int = 0
 
     @property
     def host(self) -> str:
@@ -63,12 +65,19 @@ class Grant:
             for (host, indexes), incarnation in zip(self.shares, self.incarnations, strict=True)
         ]
         if self.lease is None:
+            edits = self.edits or ABSENT  # so that grants of jobs as they came are what they were to older hosts
             if self.demand.gang > 1:
-                return GrantGang(self.job_id, self.number, places, list(ports), term, self.latency_us)
+                return GrantGang(self.job_id, self.number, places, list(ports), term, self.latency_us, edits)
             behind = self.behind or ABSENT
             latency_us = self.latency_us
             return GrantAttempt(
-                self.job_id, self.number, **places[0], term=term, placement_latency_us=latency_us, behind=behind
+                self.job_id,
+                self.number,
+                **places[0],
+                term=term,
+                placement_latency_us=latency_us,
+                behind=behind,
+                edits=edits,
             )
         return GrantLease(
             self.id,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache
 
 from actorgrid.actors.ledger.record_types import JobRecord, QuotaRecord
@@ -14,6 +14,9 @@ from actorgrid.models import AttemptState
 from ..ledger.attempt_ids import attempt_id
 from ..ledger.tables.preemption import may_ask
 from ..ledger.tables.quotas import EVERYONE
+from ..ledger.tables.tenants import MEAN_SCALE
+from ..ledger.tenant_records import JOBS_WAITING, OF_MODEL, WAITING_BYTES, TenantRecord, TenantUseRecord
+from ..scheduling.fair_share import TenantTerms
 from ..scheduling.request import DEFAULT_PRIORITY, LEASE_PRIORITY, Request
 from ..scheduling.tenant_limits import Limits
 
@@ -88,6 +91,46 @@ def limits_of(quotas: Mapping[str, QuotaRecord]) -> tuple[dict[str, Limits], Lim
         for user, quota in quotas.items()
     }
     return limits, limits.get(EVERYONE)
+
+
+def terms_of(
+    tenants: Mapping[str, TenantRecord], models: Callable[[Sequence[str]], tuple[str, ...]]
+) -> dict[str, TenantTerms]:
+    """What each tenant is given, as the scheduler takes it; *models* gives the engine's names for one of a model."""
+
+    def amounts(given: Mapping[str, int]) -> dict[str, int]:
+        found: dict[str, int] = {}
+        for name, amount in given.items():
+            if name.startswith(OF_MODEL):
+                # Of several that answer to it each may have that much here; the guard counts them together.
+                found.update((OF_MODEL + model, amount) for model in models((name[len(OF_MODEL) :],)))
+            elif name not in (JOBS_WAITING, WAITING_BYTES):
+                found[name] = amount
+        return found
+
+    return {
+        name: TenantTerms(
+            record["weight_milli"] / 1000,
+            amounts(record["guarantee"]),
+            amounts(record["limits"]),
+            record["removed_at"] is not None,
+        )
+        for name, record in tenants.items()
+    }
+
+
+def past_of(
+    uses: Mapping[str, TenantUseRecord], models: Callable[[Sequence[str]], tuple[str, ...]]
+) -> dict[str, tuple[float, dict[str, float]]]:
+    """What tenants held of late, as the scheduler takes it."""
+    found = {}
+    for tenant, use in uses.items():
+        means: dict[str, float] = {}
+        for name, mean in use["means"].items():
+            known = models((name[len(OF_MODEL) :],)) if name.startswith(OF_MODEL) else ()
+            means[OF_MODEL + known[0] if known else name] = mean / MEAN_SCALE
+        found[tenant] = use["at"], means
+    return found
 
 
 def admission_refused(

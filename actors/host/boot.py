@@ -41,6 +41,7 @@ from .aiohttp_server import load_server
 from .children import CHILDREN, of_a_cluster
 from .context import HostContext
 from .idle_memory import give_back_file_pages, ready_to_fork
+from .left_sockets import remove_left
 from .lock import AgentLock, handed_down
 from .logs import AgentLog, logging_to
 from .messages import HostAddress, HostRestarts, HostStopped
@@ -135,6 +136,9 @@ def _run(
         notes.append(note)
         log.warning("%s", note)
         say(note)
+    left = remove_left(paths)
+    if left:
+        log.info("removed %d directories of sockets of hosts that are gone", left)
     taken = _take_place(paths, settings, join, say)
     if options is not None:
         write_atomically(paths.start_file, options.encoded())

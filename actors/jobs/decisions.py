@@ -47,6 +47,19 @@ class ClusterCapacity:
     claims: Callable[[Sequence[int]], dict[int, str]] | None = None
 
 
+@dataclass(slots=True)
+class ReleasedJob:
+    """A job that is to run steps."""
+
+    steps: list[int]
+    ahead: bool
+    """Whether it was released before what it takes from was over."""
+    host: str = ""
+    """Where it is placed, or was last; empty: nowhere yet."""
+    runs: bool = False
+    """Whether it holds its place now."""
+
+
 class Releases:
     """The jobs that one proposal releases."""
 

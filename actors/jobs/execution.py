@@ -20,7 +20,6 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Container, Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from itertools import islice
 from typing import Any
 
@@ -29,13 +28,13 @@ from actorgrid.actors.ledger.record_types import JobRecord
 from actorgrid.actors.ledger.tables.graphs import NEW_STEP
 from actorgrid.dag.allocators import Allocator
 from actorgrid.dag.model import OnFailure, StepKind
-from actorgrid.dag.requests import StepRequest
 from actorgrid.job_outcome import FINAL_STATES
 
-from .decisions import Advance, ClusterCapacity, Finish, Releases
+from .decisions import Advance, ClusterCapacity, Finish, ReleasedJob, Releases
 from .extensions import FurtherSteps
-from .graph_end import FAILED, SETTLED, SUCCEEDED, begun_too_often, finish_of, source_of, without_running
+from .graph_end import FAILED, SETTLED, SUCCEEDED, begun_too_often, finish_of, without_running
 from .graph_spec import GraphSpec
+from .lost_results import LostResults
 from .short_calls import SharedRest, ShortCalls
 from .step_cache import NO_STEPS, StepCache
 from .step_jobs import step_job
@@ -57,16 +56,6 @@ RUNS_MAX = 200
 """How often a step is released, whatever the reason: with its process lost beside others, its inputs lost, its host."""
 
 WAITING, READY, RELEASED = "waiting", "ready", "released"
-
-
-@dataclass(slots=True)
-class _Job:
-    """A job that is to run steps."""
-
-    steps: list[int]
-    ahead: bool
-    host: str = ""
-    """Where it is placed; empty: nowhere yet."""
 
 
 class GraphExecution:
@@ -102,13 +91,13 @@ class GraphExecution:
         self._record: dict[int, StepRecord] = {}
         self._open = [len(graph.producers[number]) for number in range(count)]
         self._ready: list[tuple[int, int]] = []  # a heap by place
-        self._jobs: dict[str, _Job] = {}
+        self._jobs: dict[str, ReleasedJob] = {}
         self._fresh: list[int] = []  # ready, and not looked at yet
         self._not_before: dict[int, float] = {}
         self._proposed: Advance | None = None
         self.further = FurtherSteps(each["parent"] for each in job["graph"]["extensions"])
         self._take_overs = TakeOvers(spec, cache)
-        self._gone: dict[int, None] = {}  # steps whose results are nowhere any more
+        self._lost = LostResults(spec, self._state, self._record, self.further.open)
         self._withdraw: dict[str, None] = {}
         self._given_up: dict[int, None] = {}  # they failed beside others, and may not be tried again
         self._named_used = dict.fromkeys(graph.named, 0)
@@ -129,14 +118,14 @@ class GraphExecution:
                 continue  # of steps that came later and are not read yet: the graph is read anew
             before, self._record[number] = self._record.get(number), record
             self._left_job(number, before)
-            self._gone.pop(number, None)
+            self._lost.told(number, record)
             self._given_up.pop(number, None)
             state = record["state"]
             gave = state == SUCCEEDED and "same_as" not in record and self.spec.step(number).extends
             self.further.step_is(number, gave=gave)
             if state == RELEASED:
                 self._move(number, RELEASED)
-                job = self._jobs.setdefault(record["job_id"], _Job([], False))
+                job = self._jobs.setdefault(record["job_id"], ReleasedJob([], False))
                 if number not in job.steps:
                     job.steps.append(number)
                     self._use_named(number, 1)
@@ -154,26 +143,35 @@ class GraphExecution:
                     delay_s = min(RETRY_MAX_S, RETRY_FIRST_S * 2.0 ** (record["failures"] - 1))
                     self._not_before[number] = delay_s + (record["ended_at"] or 0.0)
 
-    def placed(self, job_id: str, host: str) -> None:
-        """Take note where a job of the graph runs."""
+    def placed(self, job_id: str, host: str, *, runs: bool = True) -> bool:
+        """Take note where a job of the graph runs, or ran; whether something may begin beside it now."""
         job = self._jobs.get(job_id)
-        if job is not None:
-            job.host = host
+        if job is None:
+            return False
+        begins, job.host, job.runs = runs and not job.runs, host, runs
+        return begins and any(self.spec.step(number).stream for number in job.steps)
 
     def inputs_lost(self, job_id: str, steps: Iterable[int]) -> None:
         """What these steps gave is nowhere any more, as the host of *job_id* found, which waits again."""
-        for number in steps:
-            if 0 <= number < len(self._state) and self._state[number] == SUCCEEDED:
-                self._gone[number] = self._gone[source_of(number, self._record)] = None
+        self._lost.not_found(steps)
         if job_id in self._jobs:
             self._withdraw[job_id] = None
             self._take_overs.are_gone(each for each in self._jobs[job_id].steps if each in self._take_overs.put_back)
 
     def host_lost(self, host: str) -> None:
         """A host is lost, with what it had: what is still wanted of that is to be made again."""
-        for number, record in self._record.items():
-            if record["host"] == host and self._state[number] == SUCCEEDED and self._has_value(number):
-                self._gone[number] = None
+        self._lost.host_lost(host)
+
+    def host_is_there(self, host: str) -> None:
+        """A host has come, or come back."""
+        self._lost.host_is_there(host)
+
+    def only_there(self, hosts: Container[str]) -> None:
+        """Of all hosts that have something of the graph, or of what it may take over, only these are there."""
+        had = {record["host"] for record in self._record.values()} | self._take_overs.hosts()
+        for host in had:
+            if host and host not in hosts:
+                self.host_lost(host)
 
     @property
     def records(self) -> dict[int, StepRecord]:
@@ -201,7 +199,9 @@ class GraphExecution:
         if failed and self.spec.request.on_failure is OnFailure.FAIL_FAST:
             stop = Advance(settled=given_up, stop=bool(self._jobs))
             return self._propose(stop) if stop else self._end()
-        settled = given_up + self._remade()
+        again = self._lost.again()
+        self._take_overs.are_gone(again)
+        settled = given_up + [{"step": number, "state": WAITING} for number in again]
         own, cached = self._settle()
         settled += own
         withdrawn = [job_id for job_id in self._withdraw if job_id in self._jobs]
@@ -237,38 +237,6 @@ class GraphExecution:
     def _end(self) -> Finish:
         return finish_of(self.spec, self.job, self._state, self._record, self._first_failed)
 
-    # -- results that are gone
-
-    def _remade(self) -> list[dict[str, Any]]:
-        """What is gone and still wanted waits again, and with it what it takes, where that is gone too."""
-        again: dict[int, None] = {}
-        while True:
-            more = [
-                number
-                for number in self._gone
-                if number not in again and self._state[number] == SUCCEEDED and self._is_wanted(number, again)
-            ]
-            if not more:
-                self._take_overs.are_gone(again)
-                return [{"step": number, "state": WAITING} for number in again]
-            again.update(dict.fromkeys(more))
-
-    def _is_wanted(self, number: int, again: Container[int]) -> bool:
-        """Whether somebody takes what *number* gave: a step that is not settled, or is run *again*, or whoever waits
-        for the graph."""
-        graph = self.spec.graph
-        if number in self.further.open:
-            return True
-        consumers = [each for each in graph.consumers[number] if number in graph.taken[each]]
-        return not consumers or any(each in again or self._state[each] not in SETTLED for each in consumers)
-
-    def _has_value(self, number: int) -> bool:
-        """Whether what a step gave is kept: of a command its outputs are."""
-        return self._source(number).kind is StepKind.FUNCTION or bool(self._source(number).outputs)
-
-    def _source(self, number: int) -> StepRequest:
-        return self.spec.step(source_of(number, self._record))
-
     # -- without running them
 
     def _settle(self) -> tuple[list[dict[str, Any]], list[list[Any]]]:
@@ -285,7 +253,7 @@ class GraphExecution:
                 id = self.spec.graph.steps[number].id
                 decision = {"step": number, "state": FAILED, "error": begun_too_often(id, RUNS_MAX)}
             if decision is None:
-                there = self._take_overs.find(number, self._record)
+                there = self._take_overs.find(number, self._record, self._lost.hosts)
                 if there is not None:
                     cached.append([number, there.graph_id, there.step])
                     self._record[number] = {**there.record, "cached_from": [there.graph_id, there.step]}
@@ -392,19 +360,23 @@ class GraphExecution:
         return [hint] if hint in capacity.up else []
 
     def _job(self, steps: list[int], hosts: list[str], near: str, *, ahead: bool) -> dict[str, Any]:
-        graph = self.spec.graph
+        graph, lost = self.spec.graph, self._lost
         first = steps[0]
         own = set(steps)
         inputs: dict[int, None] = {}
         jobs: dict[str, None] = {}
+        streams: dict[int, None] = {}
         for number in steps:
             takes_values = self.spec.step(number).kind is StepKind.FUNCTION  # commands take files alone
             for other in graph.taken[number]:
-                if other not in own and (self._has_value(other) if takes_values else self._source(other).outputs):
+                if other not in own and (lost.has_value(other) if takes_values else lost.source(other).outputs):
                     inputs[other] = None
             for other in graph.producers[number]:
                 if self._state[other] == RELEASED and other not in own:
-                    jobs[self._record[other]["job_id"]] = None
+                    if other in self.spec.streams_of(number):
+                        streams[other] = None
+                    else:
+                        jobs[self._record[other]["job_id"]] = None
         runs = [(number, self._record.get(number, NEW_STEP)["run"] + 1) for number in steps]
         failures = self._record.get(first, NEW_STEP)["failures"]
         retries = max(0, self.spec.step(first).retries - failures) if len(steps) == 1 else 0
@@ -419,8 +391,9 @@ class GraphExecution:
             near=near,
             retries=retries,
             puts_back=self._take_overs.put_back.get(first),
+            streams=list(streams),
         )
-        job = self._jobs[made["job_id"]] = _Job(list(steps), ahead)
+        job = self._jobs[made["job_id"]] = ReleasedJob(list(steps), ahead)
         for number in job.steps:
             self._move(number, RELEASED)
             self._use_named(number, 1)
@@ -527,7 +500,10 @@ class GraphExecution:
         jobs: set[str] = set()
         for other in graph.producers[number]:
             if self._state[other] == RELEASED:
-                jobs.add(self._record[other]["job_id"])
+                job_id = self._record[other]["job_id"]
+                if other in self.spec.streams_of(number) and not (job_id in self._jobs and self._jobs[job_id].runs):
+                    return False  # released now, it could have the place that the other one needs
+                jobs.add(job_id)
             elif self._state[other] != SUCCEEDED:
                 return False
         return 0 < len(jobs) <= AWAITED_JOBS_MAX

@@ -31,6 +31,10 @@ class GraphSpec:
         """A step as it was asked for."""
         return self.request.steps[number]
 
+    def streams_of(self, number: int) -> frozenset[int]:
+        """The steps whose items a step takes as they come."""
+        return frozenset(self.graph.number[id] for id in self.request.steps[number].streams)
+
     def extended(self, more: GraphRequest) -> GraphSpec:
         """The graph with the steps of another one behind its own. Raises what ``Graph`` raises, InvalidGraph too."""
         steps = [*self.request.steps, *more.steps]

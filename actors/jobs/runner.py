@@ -94,7 +94,8 @@ class _Graph:
     """Proposals in a row that the ledger has refused."""
     heard: list[tuple[int, StepRecord]] = field(default_factory=list)
     """Of steps, while it is read."""
-    placed: dict[str, str] = field(default_factory=dict)
+    placed: dict[str, tuple[str, bool]] = field(default_factory=dict)
+    """Of jobs, while it is read: where each was placed last, and whether it is there now."""
 
 
 class GraphRunner:
@@ -135,8 +136,8 @@ class GraphRunner:
     def _host_changed(self, host_id: str, *, gone: bool) -> None:
         for graph_id, graph in self._graphs.items():
             if graph.execution is not None:
-                if gone:
-                    graph.execution.host_lost(host_id)
+                tell = graph.execution.host_lost if gone else graph.execution.host_is_there
+                tell(host_id)
                 self._kick(graph_id)
 
     def _steps_changed(self, graph_id: str, records: Sequence[tuple[int, StepRecord]]) -> None:
@@ -168,11 +169,12 @@ class GraphRunner:
         attempts = record.get("attempts") or ()
         if graph is None or not attempts:
             return
-        last = attempts[-1]
+        last, runs = attempts[-1], record["state"] != "queued"
         if graph.execution is None:
-            graph.placed[job_id] = last["host"]
+            graph.placed[job_id] = last["host"], runs
             return
-        graph.execution.placed(job_id, last["host"])
+        if graph.execution.placed(job_id, last["host"], runs=runs):
+            self._kick(graph_id)
         error = last["error"]
         # Only hosts end attempts as lost: what a step raises under that name is its own failure.
         if record["state"] == "queued" and last["state"] == "lost" and error and error["code"] == InputLost.__name__:
@@ -238,14 +240,12 @@ class GraphRunner:
         execution = GraphExecution(spec, job, allocator, urgency, self._server.runtime.monotonic(), takes_s, cache)
         execution.load(records)
         execution.changed(graph.heard, learn=False)
-        for job_id, host in graph.placed.items():
-            execution.placed(job_id, host)
+        for job_id, (host, runs) in graph.placed.items():
+            execution.placed(job_id, host, runs=runs)
         for job_id, found in self._ledger.jobs.items():
             if job_id.startswith(f"{graph_id}.") and found["attempts"]:
-                execution.placed(job_id, found["attempts"][-1]["host"])
-        for host_id, known in self._ledger.hosts.items():
-            if known["state"] == "lost":
-                execution.host_lost(host_id)
+                execution.placed(job_id, found["attempts"][-1]["host"], runs=found["state"] != "queued")
+        execution.only_there({id for id, known in self._ledger.hosts.items() if known["state"] != "lost"})
         graph.heard, graph.placed = [], {}
         graph.execution = execution
 

@@ -44,6 +44,8 @@ class ShortCalls:
         alone = (
             step.kind is not StepKind.FUNCTION
             or step.extends
+            or step.stream
+            or step.streams
             or (record is not None and record.get("alone"))
             or step.gpus
             or step.gang > 1

@@ -35,11 +35,13 @@ def step_job(
     retries: int = 0,
     not_before: float = 0.0,
     puts_back: PutBack | None = None,
+    streams: Sequence[int] = (),
 ) -> dict[str, Any]:
     """A job that runs *steps*, each with the number of its run. All of them are alike but for what they call. What it
     has of its graph (user, priority, variables) the ledger puts in.
 
-    With *puts_back*, a step of another graph, it only puts the outputs of that one into its directory.
+    With *puts_back*, a step of another graph, it only puts the outputs of that one into its directory. *streams* are
+    those of its *inputs* that run now, beside which it is to take their items.
 
     *place* is its place in the graph's order; *hosts* are the only ones that will do (empty: any), *near* the best.
     """
@@ -82,11 +84,15 @@ def step_job(
         job["environment"] = request.environment
     if first.outputs:
         job["outputs"] = list(first.outputs)
+    if first.checkpoint is not None and puts_back is None:
+        job["checkpoint"] = first.checkpoint.model_dump(exclude_none=True)
     if puts_back is not None:
         job["command"] = ["true"] if puts_back.word is None else ["printf", "%s", str(puts_back.word)]
         job["step_of"]["puts_back"] = [puts_back.graph_id, puts_back.step]
     if not is_call and number in spec.graph.asked_words:
         job["step_of"]["tells"] = True
+    if streams:
+        job["step_of"]["streams"] = sorted(streams)
     if near:
         job["near"] = near
     if not_before:

@@ -8,7 +8,7 @@ No I/O, clock or dice.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Container, Iterable, Mapping
 from typing import Any, NamedTuple
 
 from actorgrid.actors.ledger.graph_records import StepRecord
@@ -37,10 +37,17 @@ class TakeOvers:
         self.put_back: dict[int, PutBack] = {}
         """Commands that need not run, but whose outputs are to be there."""
 
-    def find(self, number: int, records: Mapping[int, StepRecord]) -> CachedStep | None:
-        """What a step that could begin takes over; ``None``: a job is needed, which may only put its outputs back."""
+    def hosts(self) -> set[str]:
+        """The hosts that have what may be taken over."""
+        return set(self._cache.attempts())
+
+    def find(self, number: int, records: Mapping[int, StepRecord], lost: Container[str]) -> CachedStep | None:
+        """What a step that could begin takes over, from no host that is *lost*; ``None``: a job is needed, which may
+        only put its outputs back."""
         self.put_back.pop(number, None)
         there = None if number in self._gone else self._cache.find(self._spec, number, records)
+        if there is not None and there.record["host"] in lost:
+            there = None
         if there is None or self._spec.step(number).kind is not StepKind.COMMAND or self._spec.request.working_dir:
             return there
         self.put_back[number] = PutBack(there.graph_id, there.step, there.record.get("word"))

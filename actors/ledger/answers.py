@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import Any, NotRequired, TypedDict
 
-from .record_types import EndingRecord, PreemptionRecord, QuotaRecord, SupersededRecord
+from .record_types import EndingRecord, PreemptionRecord, QuotaRecord, ResourcesRecord, SupersededRecord
+from .tenant_records import TenantRecord
 
 
 class TermAnswer(TypedDict):
@@ -70,6 +71,10 @@ class EditAnswer(TypedDict):
     """As in ``JobRecord``."""
     deadline: NotRequired[float | None]
     """As in ``JobRecord``; only where it was changed, as answers are part of the state."""
+    resources: NotRequired[ResourcesRecord]
+    """The same."""
+    labels: NotRequired[dict[str, str]]
+    """The same."""
 
 
 class RetriedJob(TypedDict):
@@ -375,6 +380,44 @@ class FireAnswer(TypedDict):
     """How many were not run, as another run was not over, or as there was no room for the job."""
 
 
+class ServiceAnswer(TypedDict):
+    """What a service is now."""
+
+    name: str
+    """Which."""
+    revision: str
+    """What its replicas run, or are exchanged for."""
+    unchanged: bool
+    """It was so before."""
+    rolling_out: bool
+    """They are being exchanged."""
+
+
+class RemoveServiceAnswer(TypedDict):
+    """What a service was that is no more."""
+
+    name: str
+    """Which."""
+    ending: list[str]
+    """The jobs of its replicas, which end."""
+
+
+class AdvanceServiceAnswer(TypedDict):
+    """What became of what was decided about a service."""
+
+    name: str
+    """Which."""
+    started: list[str]
+    """The jobs that were made."""
+
+
+class ReplicaAnswer(TypedDict):
+    """What a replica is now."""
+
+    state: str
+    """As in ``ReplicaRecord``."""
+
+
 class StepsCancelled(TypedDict):
     """Steps that were cancelled."""
 
@@ -400,3 +443,29 @@ class ClearedNotices(TypedDict):
 
     cleared: int
     """How many."""
+
+
+class AuditHeadAnswer(TypedDict):
+    """A head of an audit log that is held from now on."""
+
+    host_id: str
+    log: int
+    """Which log of the host."""
+    size: int
+    """How many records the head has."""
+
+
+class SecretAnswer(TypedDict):
+    """A secret that was set, sealed anew or removed."""
+
+    name: str
+    tenant: str
+
+
+class TenantAnswer(TypedDict):
+    """A tenant that was created, changed or removed."""
+
+    tenant: TenantRecord
+    """As it is now."""
+    previous: TenantRecord | None
+    """As it was; none: there was no record."""

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from typing import TypedDict
+from typing import NotRequired, TypedDict
+
+from actorgrid.checkpoints import CheckpointWish
 
 
 class CheckpointRecord(TypedDict):
@@ -16,3 +18,14 @@ class CheckpointRecord(TypedDict):
     """As it is kept."""
     at: float
     """When it was entered."""
+
+
+class CheckpointFields(TypedDict):
+    """What a job's record has of checkpoints."""
+
+    checkpoint: NotRequired[CheckpointWish]
+    """How they are made, where it has any."""
+    checkpoint_digest: NotRequired[str]
+    """SHA-256 of the file of the last one, in hex."""
+    last_checkpoint: NotRequired[CheckpointRecord]
+    """What is known of it."""

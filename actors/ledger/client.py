@@ -16,14 +16,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
 
-from actorgrid.actors.ledger.record_types import (
-    AllocationRecord,
-    ApiKeyRecord,
-    HostRecord,
-    JoinTokenRecord,
-    MemberRecord,
-    QuotaRecord,
-)
+from actorgrid.actors.ledger.credential_records import ApiKeyRecord, JoinTokenRecord
+from actorgrid.actors.ledger.record_types import AllocationRecord, HostRecord, MemberRecord, QuotaRecord
 from actorgrid.actors.ledger.trust_records import TrustRecord
 from actorgrid.errors import ActorDown, ActorError, ActorGridError, CallTimeout, MailboxFull, NoQuorum, NotLeader
 from actorgrid.supervisors.envelope import SettingChanged
@@ -36,8 +30,10 @@ from .notice_records import NoticeRecord
 from .recovery_records import HostRecoveryRecord
 from .retirement_records import RetirementRecord
 from .schedule_records import ScheduleRecord
+from .service_records import ServiceRecord
 from .tables.job_table import JobTable
 from .tables.jobs import BEGUN, QUEUED
+from .tenant_records import TenantRecord, TenantUseRecord
 
 CONSENSUS = "consensus"
 TRY_TIMEOUT_S = 10.0
@@ -90,6 +86,9 @@ class LedgerClient:
         self.retirements: dict[str, RetirementRecord] = {}
         self.schedules: dict[str, ScheduleRecord] = {}
         self.notices: dict[str, NoticeRecord] = {}
+        self.services: dict[str, ServiceRecord] = {}
+        self.tenants: dict[str, TenantRecord] = {}
+        self.tenant_uses: dict[str, TenantUseRecord] = {}
         self.leader: str | None = None
         self.leads = False
         self.absent: dict[str, float] = {}
@@ -174,6 +173,9 @@ class LedgerClient:
             "retirement": self.retirements,
             "schedule": self.schedules,
             "notice": self.notices,
+            "service": self.services,
+            "tenant": self.tenants,
+            "tenant_use": self.tenant_uses,
         }
 
     async def reached(self, index: int, within_s: float = REACH_S) -> None:
@@ -295,7 +297,8 @@ class LedgerClient:
         self.join_tokens, self.api_keys = snapshot.join_tokens, snapshot.api_keys
         self.trust, self.recoveries = snapshot.trust, snapshot.recoveries
         self.retirements, self.schedules = snapshot.retirements, snapshot.schedules
-        self.notices = snapshot.notices
+        self.notices, self.services = snapshot.notices, snapshot.services
+        self.tenants, self.tenant_uses = snapshot.tenants, snapshot.tenant_uses
         self._homes = self._by_kind()
         self.leader, self.leads, self.absent = snapshot.leader, snapshot.leads, snapshot.absent
         self.index, self.term, self.epoch = snapshot.index, snapshot.term, snapshot.epoch

@@ -17,6 +17,7 @@ from enum import Enum
 from typing import Annotated, Any, ClassVar, Self, TypeVar, Union, dataclass_transform, get_args, get_origin
 
 from actorgrid.errors import HostsTooOld, LedgerTooNew
+from actorgrid.supervisors.pickled_by_place import pickled_by_place
 
 from .field_checks import (
     ABSENT,
@@ -33,7 +34,7 @@ from .field_checks import (
 )
 from .record_types import MemberRecord
 
-VERSION = 9
+VERSION = 10
 """What this host knows. A host tells the others (``ledger_version`` of its member record)."""
 HIDDEN = "(hidden)"
 UNSTAMPED = 0.0
@@ -130,7 +131,7 @@ def verb(name: str, proposer: Proposer, *, since: int = 1, new_work: bool = Fals
     """
 
     def made(cls: type[_C]) -> type[_C]:
-        command = dataclass(frozen=True, slots=True)(cls)
+        command = pickled_by_place(dataclass(frozen=True, slots=True)(cls))
         known = {
             each.name: _field(each.type, each.default is MISSING and each.default_factory is MISSING)
             for each in fields(command)

@@ -25,7 +25,20 @@ HASH_AT = 1_000
 HASHED_AN_ENTRY = 32
 """Records hashed in passing while over 1,000 wait, so that a large state, restored, does not stop the ledger."""
 _EMPTY = b""
-LATER_KINDS = frozenset({"recovery", "retirement", "step", "schedule", "notice"})
+LATER_KINDS = frozenset(
+    {
+        "recovery",
+        "retirement",
+        "step",
+        "schedule",
+        "notice",
+        "service",
+        "secret",
+        "tenant",
+        "tenant_use",
+        "audit_head",
+    }
+)
 """Kinds that came after digests: left out while there are none, as voters of before do, or the two would differ. A
 record of such a kind comes by a verb that all voters know by then."""
 

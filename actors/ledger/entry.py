@@ -6,6 +6,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
+from actorgrid.errors import StaleToken
+
 from .command import Command
 
 
@@ -32,6 +34,17 @@ def applies(command: type[Command]) -> Callable[[_F], _F]:
         return method
 
     return marked
+
+
+def refuse_other_term(command: Any, term: int) -> None:
+    """Raises StaleToken for a command of a leadership other than that of *term*."""
+    if command.term != term:
+        raise StaleToken(
+            "that was decided under another leadership",
+            asked=f"{command.verb} of term {command.term}",
+            found=f"term {term}",
+            hint="decide again from the state of this term",
+        )
 
 
 def verbs_of(*tables: object) -> dict[type[Command], Verb]:

@@ -18,6 +18,7 @@ DEPTH_MAX = 16
 TEXT_MAX = 65_536
 SITE_MAX = 64
 DEVICES_MAX = 1024
+NEAR_CHARS_MAX = 64
 GANG_MEMBERS_MAX = 256
 JOBS_MAX = 10_000
 """Of one entry."""
@@ -116,6 +117,11 @@ def is_user(value: Any) -> bool:
 def is_truth(value: Any) -> bool:
     """``True`` or ``False``."""
     return isinstance(value, bool)
+
+
+def is_near(value: Any) -> bool:
+    """How close a device is to others, a digit for each of the first 64 (``device_words``)."""
+    return isinstance(value, str) and 0 < len(value) <= NEAR_CHARS_MAX and not set(value) - set("012345")
 
 
 def is_table(value: Any) -> bool:

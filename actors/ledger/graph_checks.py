@@ -117,9 +117,12 @@ _STEP_OF: dict[str, Check] = {
     "inputs": is_step_numbers,
     "order": is_whole,
 }
+STREAMS_SINCE = 10
+"""The version from which a step may run beside those whose items it takes."""
 _STEP_OF_MAY: dict[str, Check] = {"tells": is_truth, "puts_back": is_cached_step}
+_STREAMS: dict[str, Check] = {"streams": is_step_numbers}
 _SETTLED: dict[str, Check] = {"step": is_step_number, "state": lambda value: value in SETTLED}
-_STEP_FIELDS = {**_STEP_OF, **_STEP_OF_MAY}
+_STEP_FIELDS = {**_STEP_OF, **_STEP_OF_MAY, **_STREAMS}
 _SETTLED_MAY: dict[str, Check] = {"error": is_table, "same_as": is_step_number}
 _EXTENSION: dict[str, Check] = {
     "parent": is_step_number,
@@ -136,7 +139,7 @@ def steps_of(job: Plain) -> Plain | None:
     What hosts of the version before took into a job unread may be anything, so it is looked at again.
     """
     found = job.get("step_of")
-    if not isinstance(found, dict) or not _STEP_OF.keys() <= found.keys() <= {*_STEP_OF, *_STEP_OF_MAY}:
+    if not isinstance(found, dict) or not _STEP_OF.keys() <= found.keys() <= _STEP_FIELDS.keys():
         return None
     return found if all(check(found[name]) for name, check in _STEP_FIELDS.items() if name in found) else None
 
@@ -152,16 +155,23 @@ def check_graph(job: object) -> None:
         raise refused("the id of a graph has no dots", found=job["job_id"])
 
 
-def check_release(job: object) -> None:
-    """Check a job that is to run steps of a graph."""
+def releases_streams(job: object) -> bool:
+    """Whether a job that is released takes items of steps that run beside it."""
+    found = job.get("step_of") if isinstance(job, dict) else None
+    return isinstance(found, dict) and "streams" in found
+
+
+def check_release(job: object, version: int) -> None:
+    """Check a job that is to run steps of a graph, in an entry of that *version*."""
     if not isinstance(job, dict) or not isinstance(job.get("step_of"), dict):
         raise refused("what is released is a job with the field 'step_of'", found=str(job)[:200])
     must: dict[str, Check] = {"job_id": is_job_id, "resources": is_table}
     check_fields("release", job, must, {**JOB_CHECKS, "near": is_text, "not_before": is_number})
     check_resources(job["resources"])
     check_fields("resources", job["resources"], {}, {"hosts": is_texts})
-    check_fields("step_of", job["step_of"], _STEP_OF, _STEP_OF_MAY)
-    _no_more("step_of", job["step_of"], _STEP_FIELDS)
+    may = _STEP_OF_MAY if version < STREAMS_SINCE else {**_STEP_OF_MAY, **_STREAMS}
+    check_fields("step_of", job["step_of"], _STEP_OF, may)
+    _no_more("step_of", job["step_of"], {**_STEP_OF, **may})
     if len(job["step_of"]["steps"]) > 1 and job["resources"].get("gang", 1) != 1:
         raise refused("a gang runs one step", found=str(job["step_of"]["steps"])[:200])
 

@@ -75,6 +75,8 @@ class StepOfRecord(TypedDict):
     """Of a command: whether the last line that it prints is its word."""
     puts_back: NotRequired[list[Any]]
     """The graph, and the number of the step in it, whose outputs are put where this one's are to be."""
+    streams: NotRequired[list[int]]
+    """Of the inputs, the steps that ran when it was released: it takes their items as they come."""
 
 
 class StepRecord(TypedDict):

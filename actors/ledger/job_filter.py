@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from actorgrid.access import tenant_of
 from actorgrid.actors.ledger.record_types import JobRecord
 
 
@@ -14,6 +15,7 @@ class JobFilter:
     """No *states*: all. *before_at*: submitted before that time; *since_at*: then or later. *prefix*: what the id
     begins with. *user*: only that one's; empty: all. *steps*: whether jobs that run steps of graphs belong in it.
     *name*: what is somewhere in its name. *labels*: it has all of them. *host*: an attempt of it was there.
+    *tenant*: its user is of that one.
 
     *before_ordinal*: accepted before the job of that number, which is where the page before ended.
     """
@@ -28,11 +30,20 @@ class JobFilter:
     name: str = ""
     labels: Mapping[str, str] = field(default_factory=dict)
     host: str = ""
+    tenant: str = ""
 
     @property
     def of_a_part(self) -> bool:
         """Whether it is about what the counts by state do not tell."""
-        return bool(self.prefix or self.user or self.name or self.labels or self.host or self.since_at is not None)
+        return bool(
+            self.prefix
+            or self.user
+            or self.name
+            or self.labels
+            or self.host
+            or self.tenant
+            or self.since_at is not None
+        )
 
     def passes(self, job: JobRecord) -> bool:
         """Whether *job* belongs in the list."""
@@ -47,6 +58,7 @@ class JobFilter:
             and (not self.name or self.name in job["name"])
             and (not self.labels or _has(job.get("labels"), self.labels))
             and (not self.host or was_on(job, self.host))
+            and (not self.tenant or tenant_of(job["user_id"]) == self.tenant)
         )
 
 

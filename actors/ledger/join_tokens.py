@@ -25,7 +25,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
-from actorgrid.actors.ledger.record_types import JoinTokenRecord
+from actorgrid.actors.ledger.credential_records import JoinTokenRecord
 from actorgrid.errors import (
     BadRequest,
     JoinTokenExpired,

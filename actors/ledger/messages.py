@@ -6,23 +6,19 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from actorgrid.actors.ledger.record_types import (
-    AllocationRecord,
-    ApiKeyRecord,
-    HostRecord,
-    JoinTokenRecord,
-    LockRecord,
-    MemberRecord,
-    QuotaRecord,
-)
+from actorgrid.actors.ledger.credential_records import ApiKeyRecord, JoinTokenRecord
+from actorgrid.actors.ledger.record_types import AllocationRecord, HostRecord, LockRecord, MemberRecord, QuotaRecord
 from actorgrid.actors.ledger.trust_records import TrustRecord
+from actorgrid.supervisors.pickled_by_place import pickled_by_place
 
 from .command import Command
 from .notice_records import NoticeRecord
 from .recovery_records import HostRecoveryRecord
 from .retirement_records import RetirementRecord
 from .schedule_records import ScheduleRecord
+from .service_records import ServiceRecord
 from .tables.job_table import JobTable
+from .tenant_records import TenantRecord, TenantUseRecord
 
 JobsWanted = Literal["none", "begun", "told", "all"]
 """Which jobs a server that follows the ledger has to know. A queue of 20,000 costs whoever keeps it some megabytes.
@@ -34,6 +30,7 @@ final.
 """
 
 
+@pickled_by_place
 @dataclass(frozen=True, slots=True)
 class Propose:
     """Commit a command, exactly once per (session, seq). Answer: :class:`Proposed`.
@@ -47,6 +44,7 @@ class Propose:
     seq: int
 
 
+@pickled_by_place
 @dataclass(frozen=True, slots=True)
 class Proposed:
     """Where the command stands in the log, and what applying it gave."""
@@ -71,6 +69,7 @@ class Query:
     ``prefix`` is what the ids begin with (then ``total`` counts no more than 1,000) ·
     allocations, hosts, settings: {kind: ...} ·
     quotas: {"quotas": [{"user", "limits", "default", "used"}]} (see quotas.py) · locks: {"locks": by name} ·
+    tenants: {"tenants": [TenantUsage]} · audit_heads {host_id}: {"heads": [AuditHeadRecord]}, all without it ·
     lock {name}: the record, or None ·
     events {from, limit}: {"events", "index"}, oldest first, from a log index on, the last index given whole ·
     counts: {"jobs": by state, "allocations", "hosts", "commit_latency_ms"} · status ·
@@ -107,8 +106,8 @@ class Subscribe:
 @dataclass(frozen=True, slots=True)
 class LedgerSnapshot:
     """Everything live at ``index``: the jobs that were asked for, allocations, hosts, settings, locks, quotas, members,
-    join tokens, API keys, of their trust, of what was done about hosts in trouble, of retired openings, schedules
-    and notices.
+    join tokens, API keys, of their trust, of what was done about hosts in trouble, of retired openings, schedules,
+    notices and services.
 
     ``leader``: the host that leads, if it is known; ``leads``: it is this one. ``absent``, ``job_counts``: as in
     Applied.
@@ -131,21 +130,26 @@ class LedgerSnapshot:
     retirements: dict[str, RetirementRecord] = field(default_factory=dict)
     schedules: dict[str, ScheduleRecord] = field(default_factory=dict)
     notices: dict[str, NoticeRecord] = field(default_factory=dict)
+    services: dict[str, ServiceRecord] = field(default_factory=dict)
+    tenants: dict[str, TenantRecord] = field(default_factory=dict)
+    tenant_uses: dict[str, TenantUseRecord] = field(default_factory=dict)
     leader: str | None = None
     absent: dict[str, float] = field(default_factory=dict)
     leads: bool = True
     job_counts: Mapping[str, int] = field(default_factory=dict)
 
 
+@pickled_by_place
 @dataclass(frozen=True, slots=True)
 class Applied:
     """One committed command's effect. ``changes``: (kind, id, new record or None when gone), in order.
 
     Kinds: job, allocation, host, setting, lock (not for its renewals), lock_break (record: {"owner", "by"}), quota (by
-    user), member, join_token, api_key, trust, recovery, retirement, schedule, notice, gossip_key (record: {"number"}),
-    steps (of a graph; record: (number, StepRecord) of each that changed), term (record: (term, epoch)), leader (record:
-    (host or None, whether it is this host)) and absent (record: hosts that this one, which leads, has not heard of for
-    a while, each with when it was, on CLOCK_BOOTTIME), both told between entries.
+    user), member, join_token, api_key, trust, recovery, retirement, schedule, notice, service, tenant, tenant_use,
+    gossip_key (record: {"number"}), steps (of a graph; record: (number, StepRecord) of each that changed), term
+    (record: (term, epoch)), leader (record: (host or None, whether it is this host)) and absent (record: hosts that
+    this one, which leads, has not heard of for a while, each with when it was, on CLOCK_BOOTTIME), both told between
+    entries.
     ``previous`` is the index of the Applied sent before this one: a receiver that sees a gap subscribes again.
     ``job_counts``: how many jobs are in each state, as of the last of those that are told together; else ``None``.
     """

@@ -5,8 +5,12 @@ from __future__ import annotations
 from typing import Any, NotRequired, TypedDict
 
 from .answers import QuotaUseRecord
+from .audit_head_records import AuditHeadRecord
+from .credential_records import ApiKeyRecord, JoinTokenRecord
 from .graph_records import StepRecord
-from .record_types import AllocationRecord, ApiKeyRecord, HostRecord, JobRecord, JoinTokenRecord, LockRecord
+from .record_types import AllocationRecord, HostRecord, JobRecord, LockRecord
+from .secret_records import SecretRecord
+from .tenant_records import TenantUsage
 
 
 class JobStates(TypedDict):
@@ -225,8 +229,29 @@ class ApiKeyRecords(TypedDict):
     """In the order in which they were made."""
 
 
+class AuditHeadRecords(TypedDict):
+    """To ``audit_heads``."""
+
+    heads: list[AuditHeadRecord]
+    """By host."""
+
+
+class SecretRecords(TypedDict):
+    """To ``secrets``."""
+
+    secrets: list[SecretRecord]
+    """In the order in which they were set first; sealed."""
+
+
 class SettingValues(TypedDict):
     """To ``settings``."""
 
     settings: dict[str, Any]
     """Those that were changed while the cluster ran, by name."""
+
+
+class TenantRows(TypedDict):
+    """To ``tenants``."""
+
+    tenants: list[TenantUsage]
+    """By name: those with a record, with something held, with jobs that wait."""

@@ -2,15 +2,9 @@
 
 from typing import Any
 
-from actorgrid.actors.ledger.record_types import (
-    ApiKeyRecord,
-    GangPlace,
-    HostFacts,
-    JobRecord,
-    JoinTokenRecord,
-    QuotaRecord,
-    ResourcesRecord,
-)
+from actorgrid.access import ROLES, TENANT_MAX
+from actorgrid.actors.ledger.credential_records import ApiKeyRecord, JoinTokenRecord
+from actorgrid.actors.ledger.record_types import GangPlace, HostFacts, JobRecord, QuotaRecord, ResourcesRecord
 from actorgrid.actors.ledger.trust_records import BundleRecord
 from actorgrid.checkpoints import is_wish
 from actorgrid.container_words import is_container
@@ -18,6 +12,7 @@ from actorgrid.digests import is_digest
 from actorgrid.labels import is_labels
 from actorgrid.notification_words import is_events, is_targets
 from actorgrid.output_paths import is_outputs
+from actorgrid.secret_words import is_wishes
 from actorgrid.sizes import ANNOTATION_BYTES_MAX, ANNOTATIONS_MAX
 from actorgrid.trace_context import is_traceparent
 
@@ -31,6 +26,7 @@ from .field_checks import (
     is_indexes,
     is_isolation,
     is_job_id,
+    is_near,
     is_number,
     is_priority,
     is_signed,
@@ -43,6 +39,7 @@ from .field_checks import (
     or_none,
     refused,
 )
+from .isolation_records import is_kept_apart
 
 AUTHORITIES_MAX = 2
 PROFILES_MAX = 32
@@ -97,6 +94,9 @@ _DEVICE_PARTS: dict[str, Check] = {
 }
 """What came with version 9. Of an entry of a lower one it is not checked, as the hosts of then did: who reads it does
 not trust it."""
+WATCHED_SINCE = 10
+_HOST_TOLD: dict[str, Check] = {"told": is_whole, "kept_apart": is_kept_apart}
+_DEVICE_WATCHED: dict[str, Check] = {"watched": is_truth, "mps": is_truth, "dmem": is_truth, "near": is_near}
 _RESOURCES_MAY: dict[str, Check] = {
     "gpus": lambda value: is_number(value) and 0 <= value <= 1024,
     "gpu_count": lambda value: is_whole(value) and value <= 1024,
@@ -143,6 +143,7 @@ JOB_CHECKS: dict[str, Check] = {
     "notify_on": is_events,
     "traceparent": is_traceparent,
     "checkpoint": is_wish,
+    "secrets": is_wishes,
 }
 JOB_FIELDS_SINCE: dict[str, int] = {
     "annotations": 3,
@@ -156,6 +157,7 @@ JOB_FIELDS_SINCE: dict[str, int] = {
     "notify_on": 9,
     "traceparent": 9,
     "checkpoint": 9,
+    "secrets": 10,
 }
 """The version that a field of ``JOB_CHECKS`` came with, where that is not 1: a command with such a job carries it. A
 record has it only where it was given. In entries of a lower version it is kept as it is, as the hosts of then did, and
@@ -185,6 +187,23 @@ _API_KEY: dict[str, Check] = {
     "expires_at": is_number,
     "revoked_at": lambda value: value is None,
 }
+API_KEY_FIELDS_SINCE: dict[str, int] = {"tenant": 10, "name": 10, "last": 10, "serving": 10}
+"""The version that a field of ``_API_KEY_MAY`` came with: a command with such a key carries it."""
+KEY_LAST = 4
+KEY_NAME_MAX = 64
+_API_KEY_MAY: dict[str, Check] = {
+    "tenant": lambda value: is_text(value) and 0 < len(value) <= TENANT_MAX,
+    "name": lambda value: is_text(value) and 0 < len(value) <= KEY_NAME_MAX,
+    "last": lambda value: is_text(value) and len(value) == KEY_LAST,
+    "serving": lambda value: isinstance(value, dict) and value.keys() - _SERVING_MAY.keys() == _SERVING.keys(),
+}
+_SERVING: dict[str, Check] = {
+    "models": lambda value: is_texts(value) and len(value) <= 256 and all(0 < len(each) <= 256 for each in value),
+    "requests_per_minute": is_whole,
+    "tokens_per_minute": is_whole,
+    "tokens_per_month": is_whole,
+}
+_SERVING_MAY: dict[str, Check] = {"requests_per_month": is_whole}
 _BUNDLE: dict[str, Check] = {"format": is_whole, "cluster_id": is_id, "version": is_whole}
 _AUTHORITY: dict[str, Check] = {
     "generation": is_whole,
@@ -200,20 +219,24 @@ def check_host(host: HostFacts, version: int) -> None:
 
     Raises BadRequest that names the field, also of a device; so do all of these.
     """
-    check_fields("host", host, _HOST, _HOST_MAY)
+    check_fields("host", host, _HOST, _HOST_MAY | (_HOST_TOLD if version >= WATCHED_SINCE else {}))
     for device in host["devices"]:
         if not isinstance(device, dict):
             raise refused("a device is a dict", found=type(device).__name__)
-        later = _DEVICE_PARTS if version >= PARTS_SINCE else {}
-        check_fields("device", device, _DEVICE, _DEVICE_MAY | later)
+        parts = _DEVICE_PARTS if version >= PARTS_SINCE else {}
+        watched = _DEVICE_WATCHED if version >= WATCHED_SINCE else {}
+        check_fields("device", device, _DEVICE, _DEVICE_MAY | parts | watched)
     for name in ("index", "uuid"):
         if len({device[name] for device in host["devices"]}) != len(host["devices"]):
             raise refused(f"two devices of host {host['host_id']} have the same {name}")
 
 
 def host_version(host: HostFacts) -> int:
-    """The lowest version that knows all fields of *host*'s devices."""
-    return PARTS_SINCE if any(not _DEVICE_PARTS.keys().isdisjoint(device) for device in host["devices"]) else 1
+    """The lowest version that knows all fields of *host* and its devices."""
+    said = set().union(*host["devices"])
+    if not said.isdisjoint(_DEVICE_WATCHED) or not _HOST_TOLD.keys().isdisjoint(host):
+        return WATCHED_SINCE
+    return 1 if said.isdisjoint(_DEVICE_PARTS) else PARTS_SINCE
 
 
 def check_job(job: object, version: int) -> None:
@@ -227,7 +250,10 @@ def check_job(job: object, version: int) -> None:
 
 def job_version(job: JobRecord) -> int:
     """The lowest version that knows all fields of *job*."""
-    return max((since for name, since in JOB_FIELDS_SINCE.items() if name in job), default=1)
+    resources: object = job.get("resources")
+    later = isinstance(resources, dict) and not resources.keys().isdisjoint(("min_isolation", "gpu_topology"))
+    least = WATCHED_SINCE if later else 1
+    return max([least, *(since for name, since in JOB_FIELDS_SINCE.items() if name in job)])
 
 
 def check_resources(resources: ResourcesRecord) -> None:
@@ -247,9 +273,27 @@ def check_join_token(token: JoinTokenRecord) -> None:
     check_fields("token", token, _JOIN_TOKEN, {})
 
 
-def check_api_key(key: ApiKeyRecord) -> None:
-    """Check an API key's record as the ledger keeps it."""
-    check_fields("key", key, _API_KEY, {})
+def check_api_key(key: ApiKeyRecord, version: int) -> None:
+    """Check an API key's record as the ledger keeps it, in an entry of that *version*."""
+    known = {name: check for name, check in _API_KEY_MAY.items() if API_KEY_FIELDS_SINCE[name] <= version}
+    check_fields("key", key, _API_KEY, known)
+    if (
+        version >= API_KEY_FIELDS_SINCE["tenant"]
+        and "tenant" in key
+        and (len(key["roles"]) != 1 or key["roles"][0] not in ROLES)
+    ):
+        raise refused("an API key of a tenant has one role", found=f"known: {', '.join(ROLES)}")
+    if version >= API_KEY_FIELDS_SINCE["tenant"] and "name" in key and "tenant" not in key:
+        raise refused("an API key with a name is of a tenant")
+    if version >= API_KEY_FIELDS_SINCE["serving"] and "serving" in key:
+        check_fields("serving", key["serving"], _SERVING, _SERVING_MAY)
+        if "tenant" not in key:
+            raise refused("an API key for models is of a tenant")
+
+
+def api_key_version(key: ApiKeyRecord) -> int:
+    """The lowest version that knows all fields of *key*."""
+    return max((since for name, since in API_KEY_FIELDS_SINCE.items() if name in key), default=1)
 
 
 def check_bundle(bundle: BundleRecord) -> None:

@@ -9,13 +9,15 @@ from __future__ import annotations
 
 from typing import Any, NotRequired, TypedDict, cast
 
-from actorgrid.actors.ledger.checkpoint_records import CheckpointRecord
-from actorgrid.checkpoints import CheckpointWish
+from actorgrid.actors.ledger.checkpoint_records import CheckpointFields
 from actorgrid.container_words import ContainerWish
 from actorgrid.errors import ErrorRecord
 
+from .device_records import DeviceRecord as DeviceRecord
 from .graph_records import GraphFacts, StepOfRecord, StepResultRecord
+from .isolation_records import KeptApartRecord as KeptApartRecord
 from .reachability import UnreachableRecord
+from .service_records import ServedJobRecord
 from .usage_records import UsageRecord
 
 
@@ -44,6 +46,10 @@ class ResourcesRecord(TypedDict, total=False):
     """Whether each member of a gang is to have a host of its own."""
     hosts: list[str]
     """The only hosts that will do, by id; missing: any. Said of steps of graphs."""
+    min_isolation: str
+    """The least that a host is to enforce of it (``isolation_words``); missing: nothing."""
+    gpu_topology: str
+    """How close every two of its devices are to be (``device_words``); missing: however they lie."""
 
 
 class PreemptionRecord(TypedDict):
@@ -179,7 +185,7 @@ class AttemptRecord(EndFacts):
     """What it used of its devices; of a gang, each member has its own."""
 
 
-class JobRecord(TypedDict):
+class JobRecord(CheckpointFields):
     """A job, from its acceptance on."""
 
     job_id: str
@@ -264,12 +270,10 @@ class JobRecord(TypedDict):
     """Its place in a trace: the span that tells of its submission."""
     pty: NotRequired[bool]
     """Whether its command has a terminal, which people attach to."""
-    checkpoint: NotRequired[CheckpointWish]
-    """How its checkpoints are made, where it has any."""
-    checkpoint_digest: NotRequired[str]
-    """SHA-256 of the file of the last one, in hex."""
-    last_checkpoint: NotRequired[CheckpointRecord]
-    """What is known of it."""
+    secrets: NotRequired[list[str]]
+    """The secrets that it is given: NAME, or NAME:VARIABLE."""
+    edits: NotRequired[int]
+    """How often what it asks for was changed while it waited, where it was."""
     taken: NotRequired[int]
     """The attempt whose late success is the job's."""
     graph: NotRequired[GraphFacts]
@@ -278,6 +282,8 @@ class JobRecord(TypedDict):
     """Of a job that runs steps of a graph."""
     near: NotRequired[str]
     """The host on which it is tried first."""
+    service: NotRequired[ServedJobRecord]
+    """Of a job that is a replica of a service."""
 
 
 class GangPlace(TypedDict):
@@ -354,41 +360,8 @@ class AllocationRecord(HeldAmounts):
     """The id of the one whose place it gets when that has ended; until then it holds nothing itself."""
     gpu_parents: NotRequired[list[str]]
     """The whole devices that its MIG instances are parts of, by UUID."""
-
-
-class DeviceRecord(TypedDict):
-    """A device as its host registered it."""
-
-    uuid: str
-    """Its UUID, as its vendor gives it."""
-    index: int
-    """Its number on its host."""
-    memory_mib: int
-    """All of its memory, in MiB."""
-    vendor: str
-    """nvidia, amd, intel, or simulated."""
-    model: str
-    """Its model, as the vendor calls it."""
-    source: str
-    """What it is known from."""
-    compute_capability: str | None
-    """The compute capability of CUDA, as major.minor."""
-    pcie_bus_id: str | None
-    """Its place on the bus, as domain:bus:device.function."""
-    numa_node: int | None
-    """The NUMA node that it is nearest to."""
-    unfit: NotRequired[str]
-    """Why it gets nothing new."""
-    parent: NotRequired[str]
-    """Of a MIG instance: the UUID of the whole device. Never are both given out."""
-    share_milli: NotRequired[int]
-    """Of a MIG instance: how much it is of a whole device, in thousandths; missing: all of one."""
-    cut: NotRequired[bool]
-    """Whether it is cut into instances, or put together, or about to be: nothing of it is given out."""
-    profiles: NotRequired[list[str]]
-    """The instances that its host cuts it into when work asks for one; of an instance: its GPU, once that is free."""
-    whole_mib: NotRequired[int]
-    """Of an instance that is there for work alone: the MiB of its GPU, which is whole again when nobody has it."""
+    charge: NotRequired[dict[str, int]]
+    """The amounts that it counts as for its tenant (``tenant_records``); of one granted while there were tenants."""
 
 
 class HostFacts(TypedDict):
@@ -416,6 +389,10 @@ class HostFacts(TypedDict):
     """The port of its HTTP door."""
     rack: NotRequired[str | None]
     """Where it stands."""
+    told: NotRequired[int]
+    """Which of its registrations this is: one that was told before, and comes later, counts for nothing."""
+    kept_apart: NotRequired[KeptApartRecord]
+    """How far it keeps work apart, as it found by trying; missing until it has tried."""
 
 
 class MeasuredFigures(TypedDict, total=False):
@@ -528,54 +505,6 @@ class QuotaRecord(TypedDict):
     """Memory of hosts, in MiB."""
     jobs_waiting: int | None
     """How many jobs may wait."""
-
-
-class JoinTokenRecord(TypedDict):
-    """A join token as the ledger keeps it: nothing of it opens anything."""
-
-    id: str
-    """Its id: the first part of its text."""
-    cluster_id: str
-    """The cluster that it is for."""
-    authority: str
-    """Fingerprint of the cluster's authority."""
-    verify_key: str
-    """By which a claim to the token is checked, in hex."""
-    made_by: str
-    """Whoever asked for it."""
-    made_at: float
-    """When it was made."""
-    expires_at: float
-    """Until when it lets anybody in."""
-    uses_max: int
-    """How many hosts it lets in."""
-    roles: list[str]
-    """The roles that those become."""
-    used_by: list[Any]
-    """[host, fingerprint] of each host that it let in."""
-    revoked_at: float | None
-    """When it was taken back."""
-
-
-class ApiKeyRecord(TypedDict):
-    """An API key as the ledger keeps it."""
-
-    id: str
-    """Its id: the first part of its text."""
-    sha256: str
-    """SHA-256 of its text, in hex."""
-    user_id: str
-    """The user for whom it opens doors."""
-    roles: list[str]
-    """The roles that say what may be done with it."""
-    made_by: str
-    """Whoever asked for it."""
-    made_at: float
-    """When it was made."""
-    expires_at: float
-    """Until when it opens anything."""
-    revoked_at: float | None
-    """When it was taken back."""
 
 
 class RemovedRecord(TypedDict):

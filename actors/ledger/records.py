@@ -16,6 +16,7 @@ from actorgrid.actors.ledger.record_types import (
     OwnerRecord,
     ResourcesRecord,
 )
+from actorgrid.digests import is_digest
 from actorgrid.errors import (
     ActorGridError,
     DependencyFailed,
@@ -25,6 +26,7 @@ from actorgrid.errors import (
     TaskTimedOut,
     WorkerLost,
 )
+from actorgrid.working_dir import VARIABLE
 
 from .field_checks import is_whole
 from .tables.preemption import PREEMPTED, preempted_error
@@ -185,6 +187,16 @@ def isolation_of(allocation: AllocationRecord, job: JobRecord) -> float:
     """
     given = allocation if "max_isolation_s" in allocation else job
     return max(MIN_ISOLATION_S, float(given.get("max_isolation_s") or MAX_ISOLATION_S))
+
+
+def working_dir_of(job: JobRecord) -> str:
+    """The digest of the job's working directory; empty when it has none.
+
+    It is one of the job's two files, and named by its variable: a command has no payload, a function no standard input.
+    """
+    digest = (job.get("env") or {}).get(VARIABLE, "")
+    file = job.get("payload_digest") if job.get("kind", "command") == "command" else job.get("stdin_digest")
+    return digest if is_digest(digest) and digest == file else ""
 
 
 def new_host(given: HostFacts, at: float) -> HostRecord:

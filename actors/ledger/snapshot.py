@@ -104,6 +104,16 @@ def decode(data: bytes) -> tuple[Plain, dict[str, list[Any]]]:
     return header, sections
 
 
+def no_state(data: bytes, reason: str) -> LedgerRefused:
+    """The refusal of bytes that are no state, for *reason*."""
+    return LedgerRefused(
+        "the snapshot is no state of a ledger",
+        found=f"{len(data)} bytes: {reason[:200]}",
+        hint="take an earlier one, or a backup. Of a leader: actorgrid ledger verify there says whether its files are"
+        " damaged; if they are not, does somebody else have its key?",
+    )
+
+
 class _Bytes:
     """A reader over bytes in memory that does not copy them whole first."""
 

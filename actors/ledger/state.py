@@ -5,8 +5,7 @@ than there is, comes from an old term or names a past incarnation. It uses no cl
 the same state, byte for byte (``snapshot``), which voters compare (``digest``). A refused command changes nothing but
 the proposer's session.
 
-Bounds: live jobs 1,000,000; graphs as in ``tables/graphs.py``, schedules as in ``tables/schedules.py``, notices as in
-``tables/notices.py``; hosts 10,000;
+Bounds: live jobs 1,000,000; graphs, schedules, notices and services as in their ``tables``; hosts 10,000;
 allocations 100,000; settings 1,000; locks 10,000; quotas 10,000; members 10,000; join tokens 1,000; API keys 1,000;
 sessions 10,000 (least recently used goes first); 1,000 ended jobs kept whole, 100,000 more by id and state; 1,000
 attempts per job, of which the first and the last 49 are kept.
@@ -15,6 +14,7 @@ attempts per job, of which the first and the last 49 are kept.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
+from functools import partial
 from typing import Any, ClassVar
 
 from actorgrid.actors.ledger.record_types import JobRecord, OwnerRecord
@@ -50,20 +50,17 @@ from .commands import (
     SubmitJobs,
 )
 from .digest import DigestMarks, StateDigest
-from .entry import EntryContext, applies, verbs_of
+from .entry import EntryContext, applies, refuse_other_term, verbs_of
 from .field_checks import ABSENT
 from .messages import JobsWanted, LedgerSnapshot
 from .outcome import Change, Event, Outcome
 from .reachability import GossipKey
-from .records import (
-    MAX_ISOLATION_S,
-    new_job,
-    resources_of,
-)
-from .snapshot import decode, encode
+from .records import MAX_ISOLATION_S, new_job, resources_of
+from .snapshot import decode, encode, no_state
 from .tables.allocations import Allocations, GrantTarget
 from .tables.api_keys import ApiKeys
 from .tables.attempts import Attempts
+from .tables.audit_heads import AuditHeads
 from .tables.dependencies import refuse_circles
 from .tables.gossip_keys import GossipKeys
 from .tables.graphs import Graphs
@@ -79,8 +76,11 @@ from .tables.recoveries import Recoveries
 from .tables.removal import Removal
 from .tables.retirements import Retirements
 from .tables.schedules import Schedules
+from .tables.secrets import Secrets
+from .tables.services import DesiredServices
 from .tables.sessions import Sessions
 from .tables.step_changes import StepChanges
+from .tables.tenants import Tenants
 from .tables.trust import Trust
 
 SETTINGS_MAX = 1_000
@@ -103,23 +103,28 @@ class Ledger:
         self.index = 0
         self.term = 0
         self.epoch = 1
-        self._jobs = Jobs(
-            lambda job_id, job, state: self._changed("job", job_id, job, state),
-            lambda kind, id: self._digest.changed(kind, id),
-        )
+        self._at = 0.0
+        changed = partial(partial, self._changed)
+        self._jobs = Jobs(changed("job"), lambda kind, id: self._digest.changed(kind, id))
         self.jobs = self._jobs.records
         self._members = Members(lambda *told: self._changed("member", *told))
         self.members = self._members.records
         self._hosts = Hosts(self._members, lambda *told: self._changed("host", *told))
         self.hosts = self._hosts.records
         self.settings: dict[str, Any] = {}
-        self._locks = Locks(
-            lambda *told: self._changed("lock", *told),
-            lambda name, told: self._changes.append(("lock_break", name, told)),
-        )
+        self._locks = Locks(changed("lock"), lambda name, told: self._changes.append(("lock_break", name, told)))
         self.locks = self._locks.records
         self.counts = self._jobs.counts
-        self.quotas = Quotas(lambda *told: self._changed("quota", *told), self._jobs.waiting)
+        self._tenants = Tenants(
+            lambda *told: self._changed("tenant", *told),
+            lambda *told: self._changed("tenant_use", *told),
+            lambda: self._at,
+            self._jobs.waiting,
+            self._jobs.waiting_bytes,
+            lambda tenant, at: self._api_keys.revoke_of(tenant, at),
+        )
+        self.tenants = self._tenants.records
+        self.quotas = Quotas(lambda *told: self._changed("quota", *told), self._jobs.waiting, self._tenants)
         self._given = self.allocations_class(
             self.hosts, self.quotas, lambda id, record: self._changed("allocation", id, record, "")
         )
@@ -134,22 +139,19 @@ class Ledger:
         )
         self.steps = self._graphs.steps
         self.step_counts = self._graphs.counts
-        self._schedules = Schedules(
-            self._jobs,
-            self.quotas,
-            self._check_room,
-            lambda: self.index,
-            lambda *told: self._changed("schedule", *told),
-        )
+        self._schedules = Schedules(self._jobs, self.quotas, self._check_room, lambda: self.index, changed("schedule"))
         self.schedules = self._schedules.records
-        self._notices = Notices(
-            self._jobs, lambda: (self._at, self.index), lambda *told: self._changed("notice", *told)
-        )
+        self._notices = Notices(self._jobs, lambda: (self._at, self.index), changed("notice"))
         self.notices = self._notices.records
+        self._services = DesiredServices(
+            self._jobs, self.quotas, self.allocations, self._check_room, lambda: self.index, changed("service")
+        )
+        self.services = self._services.records
         self._join_tokens = JoinTokens(self._members, lambda *told: self._changed("join_token", *told))
         self.join_tokens = self._join_tokens.records
-        self._api_keys = ApiKeys(lambda *told: self._changed("api_key", *told))
-        self.api_keys = self._api_keys.records
+        self._api_keys = ApiKeys(changed("api_key"), self._tenants.check_key)
+        self._secrets = Secrets(changed("secret"))
+        self.api_keys, self.secrets = self._api_keys.records, self._secrets.records
         self._trust = Trust(self._members, lambda *told: self._changed("trust", *told))
         self.trust = self._trust.records
         self._gossip_keys = GossipKeys(self._members, lambda *told: self._changed("gossip_key", *told))
@@ -157,15 +159,16 @@ class Ledger:
         self.recoveries = self._recoveries.records
         self._retirements = Retirements(self._members, self._hosts, lambda *told: self._changed("retirement", *told))
         self.retirements = self._retirements.records
-        forget = (self._trust.forget, self._recoveries.forget)
+        self._audit_heads = AuditHeads(self.members, changed("audit_head"))
+        self.audit_heads = self._audit_heads.records
+        forget = (self._trust.forget, self._recoveries.forget, self._audit_heads.forget)
         self._removal = Removal(self._members, self._hosts, self._given, self._attempts, forget)
         self.removed = self._members.removed
         self._sessions = Sessions(lambda session: self._digest.changed("session", session))
         self._events_total = 0
         self._digest = self._new_digest()
         self.digest_marks = DigestMarks()
-        # Of the entry being applied.
-        self._at = 0.0
+        # Of the entry being applied, beside its time.
         self._type = ""
         self._changes: list[Change] = []
         self._events: list[Event] = []
@@ -181,12 +184,16 @@ class Ledger:
             self._trust,
             self._join_tokens,
             self._api_keys,
+            self._secrets,
             self._recoveries,
             self._gossip_keys,
             self._retirements,
             self._graphs,
             self._schedules,
             self._notices,
+            self._services,
+            self._tenants,
+            self._audit_heads,
             JobChanges(self._jobs, self._graphs, self.quotas),
             StepChanges(self._jobs, self._graphs),
         )
@@ -291,12 +298,17 @@ class Ledger:
             "members": list(self.members.values()),
             "join_tokens": list(self.join_tokens.values()),
             "api_keys": list(self.api_keys.values()),
+            "secrets": list(self.secrets.values()),
             "trust": list(self.trust.items()),
             "sessions": self._sessions.dump(),
             "recoveries": list(self.recoveries.values()),
             "retirements": list(self.retirements.values()),
             "schedules": list(self.schedules.values()),
             "notices": list(self.notices.values()),
+            "services": list(self.services.values()),
+            "tenants": list(self.tenants.values()),
+            "tenant_uses": list(self._tenants.uses.values()),
+            "audit_heads": list(self.audit_heads.values()),
             **self._graphs.dump(),
         }
         return encode({**self._rest(), "index": self.index}, sections)
@@ -332,6 +344,7 @@ class Ledger:
                 "member": self.members,
                 "join_token": self.join_tokens,
                 "api_key": self.api_keys,
+                "secret": self.secrets,
                 "trust": self.trust,
                 "session": self._sessions.answers,
                 "recovery": self.recoveries,
@@ -339,6 +352,10 @@ class Ledger:
                 "step": self._graphs.by_id,
                 "schedule": self.schedules,
                 "notice": self.notices,
+                "service": self.services,
+                "tenant": self.tenants,
+                "tenant_use": self._tenants.uses,
+                "audit_head": self.audit_heads,
             }
         )
 
@@ -353,7 +370,7 @@ class Ledger:
         except (LedgerRefused, LedgerTooNew):
             raise
         except NO_STATE as error:
-            raise _no_state(data, f"{type(error).__name__}: {error}") from None
+            raise no_state(data, f"{type(error).__name__}: {error}") from None
 
     @classmethod
     def _of(cls, header: dict[str, Any], sections: dict[str, list[Any]]) -> Ledger:
@@ -372,14 +389,18 @@ class Ledger:
         ledger._members.load(header["cluster"], sections.get("members", []))
         ledger._join_tokens.load(sections.get("join_tokens", []))
         ledger._api_keys.load(sections.get("api_keys", []))
+        ledger._secrets.load(sections.get("secrets", []))
         ledger._gossip_keys.load(header)
         ledger._trust.load(sections.get("trust", []))
         ledger._recoveries.load(sections.get("recoveries", []))
         ledger._retirements.load(sections.get("retirements", []))
+        ledger._tenants.load(sections.get("tenants", []), sections.get("tenant_uses", []))
+        ledger._audit_heads.load(sections.get("audit_heads", []))
         ledger._given.load(sections.get("allocations", []))
         ledger._graphs.load(sections)
         ledger._schedules.load(sections.get("schedules", []))
         ledger._notices.load(sections.get("notices", []))
+        ledger._services.load(sections.get("services", []))
         ledger._digest = ledger._new_digest()
         return ledger
 
@@ -393,9 +414,9 @@ class Ledger:
         try:
             ledger.digest()
         except NO_STATE as error:
-            raise _no_state(data, f"{type(error).__name__}: {error}") from None
+            raise no_state(data, f"{type(error).__name__}: {error}") from None
         if ledger.index != index:
-            raise _no_state(data, f"it is of entry {ledger.index}, sent as of {index}")
+            raise no_state(data, f"it is of entry {ledger.index}, sent as of {index}")
         return ledger
 
     def live(self, jobs: JobsWanted = "all") -> LedgerSnapshot:
@@ -419,6 +440,9 @@ class Ledger:
             retirements=dict(self.retirements),
             schedules=dict(self.schedules),
             notices=dict(self.notices),
+            services=dict(self.services),
+            tenants=dict(self.tenants),
+            tenant_uses=dict(self._tenants.uses),
         )
 
     # -- terms, settings
@@ -512,13 +536,7 @@ class Ledger:
         return {"token": allocation["token"], "gpu_uuids": allocation["gpu_uuids"]}
 
     def _refuse_other_term(self, command: Any) -> None:
-        if command.term != self.term:
-            raise StaleToken(
-                "that was decided under another leadership",
-                asked=f"{command.verb} of term {command.term}",
-                found=f"term {self.term}",
-                hint="decide again from the state of this term",
-            )
+        refuse_other_term(command, self.term)
 
     @applies(ReleaseLease)
     def _release_lease(self, command: ReleaseLease, entry: EntryContext) -> ReleaseLeaseAnswer:
@@ -578,12 +596,3 @@ class Ledger:
     def _event(self, kind: str, identity: str, state: str) -> None:
         self._events_total += 1
         self._events.append(Event(self._events_total, self.index, self._at, self._type, kind, identity, state))
-
-
-def _no_state(data: bytes, reason: str) -> LedgerRefused:
-    return LedgerRefused(
-        "the snapshot is no state of a ledger",
-        found=f"{len(data)} bytes: {reason[:200]}",
-        hint="take an earlier one, or a backup. Of a leader: actorgrid ledger verify there says whether its files are"
-        " damaged; if they are not, does somebody else have its key?",
-    )

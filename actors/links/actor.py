@@ -5,15 +5,19 @@ It keeps nothing that a restart could lose: who asks asks again, and connections
 
 from __future__ import annotations
 
+import hashlib
+import os
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import actorgrid
 from actorgrid.actors.ledger.query_answers import LedgerStatus, PayloadsPage
 from actorgrid.errors import ActorGridError, HostUnreachable, NotFound, NotLeader, NotSupported
+from actorgrid.supervisors.background import Background
 from actorgrid.supervisors.runtime import Runtime, Waiter
 from actorgrid.supervisors.server import handles
-from actorgrid.transports.object_frames import far_path
+from actorgrid.transports.bulk.connection import PiecesConnection, dial
+from actorgrid.transports.object_frames import bulk_path, far_path
 from actorgrid.transports.peer.calls import IncomingCall, PendingAnswer, Stream
 from actorgrid.transports.peer.limits import PeerLimits
 from actorgrid.transports.peer.net import PeerNet
@@ -31,7 +35,9 @@ from ..work.attempt_dir import RESULT_FILE_BYTES_MAX
 from ..work.attempt_specs import object_store_path
 from ..work.environment import host_tag
 from .actor_relays import ActorRelays
+from .bulk import BulkObjects
 from .fetching import Fetching
+from .large_paths import LargePaths, PeerPathsView
 from .measuring import Measuring
 from .messages import (
     AskHost,
@@ -43,13 +49,19 @@ from .messages import (
     OpenRelay,
     SpreadBlobs,
     TellMembers,
+    TellPaths,
 )
 from .object_relays import OBJECTS, ObjectRelays
+from .path_bench import BENCH, BenchStreams, PathBench
 from .payloads import Payloads
 from .pieces import Fields, check_digest, pack, unpack, unpack_fields
+from .rdma_streams import RDMA, rdma_status, start_rdma, take_rdma
 from .relays import WORKER, Relays
 from .retirements import command_of, openings_of
 from .services import Services
+
+if TYPE_CHECKING:
+    from actorgrid.transports.rdma.streams import RdmaStreams
 
 FETCH_S = 30.0
 """For one piece of a file."""
@@ -97,12 +109,18 @@ class Links(LedgerFollower):
     def __init__(self, host: Any, runtime: Runtime) -> None:
         super().__init__(host, runtime)
         self._ledger = LedgerClient(self, self._on_snapshot, self._on_applied, jobs="told")
-        self._fetching = Fetching(self._ask)
+        self._fetching = Fetching(self._ask, self._bring_blob)
+        self._bringing = Background(runtime, "payloads")
         self._relays = Relays(runtime, host.paths.work_sockets_dir, self._open_stream)
         self._store_path = object_store_path(host.paths.work_sockets_dir, host_tag(host.paths.data_dir))
-        self._object_relays = ObjectRelays(runtime, self._store_path, self._open_stream)
-        self._actor_relays = ActorRelays(runtime, host.paths.work_sockets_dir, self._open_stream)
-        self._services = Services(self, self._relays, self._keep)
+        self._paths = LargePaths(runtime.monotonic, lambda host_id: host_id in self._ledger.members, self._rdma_up)
+        self._object_relays = ObjectRelays(runtime, self._store_path, self._open_fast_stream, self._paths.stream_bytes)
+        self._actor_relays = ActorRelays(runtime, str(host.host_id), host.paths.work_sockets_dir, self._open_stream)
+        self._rdma: RdmaStreams | None = None
+        self._bulk = BulkObjects(self._store_path, self._dial_for_pieces, self._paths, host.paths.blobs_dir)
+        self._bench = PathBench(self, self._open_stream, lambda: self._rdma, self._dial_for_pieces, self._paths)
+        self._bench_streams = BenchStreams(runtime)
+        self._services = Services(self, self._relays, self._keep, self._bench.measure)
         self._payloads = Payloads()
         self._served_total = 0
         self._refused_total = 0
@@ -124,6 +142,10 @@ class Links(LedgerFollower):
             software=actorgrid.__version__,
             limits=LIMITS,
         )
+        takers = {OBJECTS: self._object_relays.take, BENCH: self._bench_streams.take}
+        self._rdma = start_rdma(self.host, self.runtime, self._net.open_stream, takers, LIMITS)
+        self._net.on_pieces = self._bulk.serve
+        self._bulk.listen(Path(bulk_path(str(self._store_path))))
         self._object_relays.listen(Path(far_path(str(self._store_path))))
         self._actor_relays.listen(Path(far_actors_path(str(self._store_path))))
         self.spawn(self._ledger.start())
@@ -134,7 +156,10 @@ class Links(LedgerFollower):
         """Close everything; who waits for another host hears PeerGone."""
         self._relays.close_all()
         self._object_relays.close()
+        self._bulk.close()
         self._actor_relays.close()
+        if self._rdma is not None:
+            self._rdma.close()
         self._net.close()
 
     # -- the ledger
@@ -142,7 +167,11 @@ class Links(LedgerFollower):
     def _on_applied(self, message: Applied) -> None:
         for kind, identity, record in message.changes:
             if kind == "member":
-                self._net.drop_refused()
+                self._drop_refused()
+                if record is None:
+                    self._paths.forget(identity)
+                    if self._rdma is not None:
+                        self._rdma.forget(identity)
                 self._tell_members()
             elif kind in ("absent", "retirement"):
                 self._tell_members()
@@ -150,16 +179,27 @@ class Links(LedgerFollower):
                 self._payloads.job(record)
             elif kind == "schedule" and record is not None:
                 self._payloads.job(record["job"])
+            elif kind == "service" and record is not None:
+                self._payloads.job(record["revisions"][-1]["job"])
             elif kind == "allocation" and record is None:
                 self._relays.ended(identity)
 
     def _on_snapshot(self, snapshot: LedgerSnapshot) -> None:
-        self._net.drop_refused()
+        self._drop_refused()
         self._tell_members()
         self._payloads.restart()
         for lease_id in self._relays.leases:
             if lease_id not in snapshot.allocations:
                 self._relays.ended(lease_id)
+
+    def _drop_refused(self) -> None:
+        self._net.drop_refused()
+        self._bulk.drop_refused(self._admit)
+
+    def _dial_for_pieces(self, host_id: str) -> PiecesConnection:
+        """Called by threads of their own, which may wait. Raises as ``dial``."""
+        addresses = list(addresses_of(self._ledger.members.get(host_id), CALLS))
+        return dial(self._net.identity, addresses, host_id, self._admit, actorgrid.__version__)
 
     def _admit(self, host_id: str, fingerprint: str) -> str | None:
         return refusal(host_id, self._ledger.members.get(host_id), fingerprint)
@@ -226,8 +266,14 @@ class Links(LedgerFollower):
         if stream.target == ACTOR:
             self._actor_relays.take(stream, unpack_fields(stream.head))
             return
+        if stream.target == RDMA:
+            take_rdma(self._rdma, stream)
+            return
+        if stream.target == BENCH:
+            self._bench_streams.take(stream)
+            return
         if stream.target != WORKER:
-            known = f"{WORKER}, {OBJECTS}, {ACTOR}"
+            known = f"{WORKER}, {OBJECTS}, {ACTOR}, {RDMA}, {BENCH}"
             raise NotSupported("there is no such stream", asked=stream.target[:80], found=known)
         self._relays.take(stream, str(unpack_fields(stream.head).get("lease_id")))
 
@@ -305,6 +351,28 @@ class Links(LedgerFollower):
                 found=f"asked {len(hosts)} hosts",
                 hint="the host that took the job may be away; the job can run when it is back",
             ) from error
+
+    async def _bring_blob(self, host_id: str, digest: str, size: int, fd: int) -> bool:
+        """Have a large payload, or checkpoint, written to *fd* from several connections; ``False``: it has to come by
+        calls. Raises OSError."""
+        if self._paths.is_left(host_id):
+            return False
+
+        def bring() -> bool:
+            memory = self._bulk.bring_blob(host_id, digest, size)
+            with memory, memoryview(memory) as data:
+                if hashlib.sha256(data).hexdigest() != digest:
+                    return False
+                at = 0
+                while at < size:
+                    at += os.pwrite(fd, data[at:], at)
+            return True
+
+        try:
+            return await self._bringing.run(bring)
+        except ActorGridError as error:
+            self.log.info("payload %s of %s comes by calls: %s", digest, host_id, error)
+            return False
 
     @handles(SpreadBlobs)
     async def _spread(self, request: SpreadBlobs) -> None:
@@ -400,6 +468,19 @@ class Links(LedgerFollower):
     def _open_stream(self, host_id: str, target: str, head: bytes) -> Stream:
         return self._net.open_stream(host_id, target, head)
 
+    def _open_fast_stream(self, host_id: str, target: str, head: bytes) -> Stream:
+        """Over RDMA where the pair with that host is up, else over TLS."""
+        fast = None if self._rdma is None else self._rdma.open_stream(host_id, target, head)
+        return fast or self._net.open_stream(host_id, target, head)
+
+    def _rdma_up(self, host_id: str) -> bool:
+        return self._rdma is not None and self._rdma.is_up(host_id)
+
+    @handles(TellPaths)
+    def _tell_paths(self, _message: TellPaths) -> list[PeerPathsView]:
+        others = sorted(self._ledger.members.keys() - {self.host.host_id})
+        return self._paths.views(others, self._net.reachable, rdma_status(self._rdma))
+
     # -- how we are
 
     def metrics(self) -> dict[str, float]:
@@ -424,4 +505,10 @@ class Links(LedgerFollower):
 
     def status(self) -> dict[str, Any]:
         """The links, by host."""
-        return {**self._net.stats(), "relays": len(self._relays)}
+        return {
+            **self._net.stats(),
+            "relays": len(self._relays),
+            "rdma": rdma_status(self._rdma),
+            "pieces": self._bulk.figures(),
+            "paths": self._tell_paths(TellPaths()),
+        }

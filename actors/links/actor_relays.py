@@ -1,10 +1,14 @@
 """Processes of this host at users' actors on others: one local socket, and a stream for each of them.
 
+The door of this host comes here as well, for callers on machines that are no hosts (gateway/server/worker_relay.py):
+at actors on other hosts, and on this one, whose files of what was begun are all here.
+
 A process says on one line which actor it wants, then speaks with it as over any network (kept_stream.py): the secret
 in its handle goes through unread, and is checked by the actor. On the actor's host a file in memory is made for each
 caller, into which the actor writes which of its calls it has begun; it stays for a while when the actor is gone.
 
-Bounds: ``STREAMS_MAX`` connections each way, ``STREAMS_OF_HOST_MAX`` of them with one host, ``FILES_MAX`` such files:
+Bounds: ``STREAMS_MAX`` connections each way, ``STREAMS_OF_HOST_MAX`` of them with one host, ``STREAMS_MAX`` more that
+come by our own door to actors here, ``FILES_MAX`` such files:
 then the oldest that is in nobody's use goes, and its caller takes all its calls for begun.
 """
 
@@ -21,7 +25,6 @@ import msgpack
 from actorgrid.errors import (
     ActorDied,
     ActorGridError,
-    BadRequest,
     NotARegularFile,
     NotFound,
     Overloaded,
@@ -41,8 +44,8 @@ from actorgrid.transports.user_actor_frames import (
     OWNER_FILE,
     PLACE_SUFFIX,
     FarCaller,
-    check_far_caller,
     encode_far_prelude,
+    far_caller_of,
     is_locked,
     parse_far_caller,
 )
@@ -51,10 +54,11 @@ from ..files.untrusted_files import read_whole
 from .line_door import LineDoor
 from .pieces import Fields, pack
 from .pipe import Pipe
+from .socket_join import SocketJoin
 
 STREAMS_MAX = 1024
 STREAMS_OF_HOST_MAX = 128
-FILES_MAX = 1280
+FILES_MAX = 2304
 HOST_ID_MAX = 200
 
 OpenStream = Callable[[str, str, bytes], Stream]
@@ -73,26 +77,32 @@ class _BegunFile:
         last: int = BEGUN.unpack(os.pread(self.fd, BEGUN.size, 0))[0]
         return None if last == BEGUN_UNKNOWN else last
 
+    def let_go(self) -> None:
+        """Be in one connection's use less."""
+        self.users -= 1
+
     def close(self) -> None:
         """Forget it."""
         os.close(self.fd)
 
 
 class ActorRelays:
-    """*folder*: of the sockets of work of this host. *open_stream*: (host, target, head)."""
+    """*host_id*: ours. *folder*: of the sockets of work of this host. *open_stream*: (host, target, head)."""
 
-    def __init__(self, loop: NetLoop, folder: Path, open_stream: OpenStream) -> None:
+    def __init__(self, loop: NetLoop, host_id: str, folder: Path, open_stream: OpenStream) -> None:
         self._loop = loop
+        self._host_id = host_id
         self._folder = folder
         self._open_stream = open_stream
         self._door = LineDoor(loop, FAR_ACTOR_LINE_MAX, parse_far_caller, self._lead, _refuse)
         self._going_out: dict[Pipe, str] = {}  # with the other host
         self._coming_in: dict[Pipe, str] = {}
+        self._here: set[SocketJoin] = set()
         self._files: dict[str, _BegunFile] = {}  # by caller, the oldest first
         self.opened_total = 0
 
     def __len__(self) -> int:
-        return len(self._going_out) + len(self._coming_in)
+        return len(self._going_out) + len(self._coming_in) + len(self._here)
 
     # -- on the caller's host
 
@@ -101,6 +111,9 @@ class ActorRelays:
         self._door.listen(path, "relay to actors on other hosts")
 
     def _lead(self, local: socket.socket, wanted: FarCaller, said: bytes) -> None:
+        if wanted.host_id == self._host_id:
+            self._lead_here(local, wanted, said)
+            return
         _check_room(self._going_out, wanted.host_id)
         head: Fields = {**wanted._asdict()}
         stream = self._open_stream(wanted.host_id, ACTOR, pack(head))
@@ -111,11 +124,38 @@ class ActorRelays:
     def take(self, stream: Stream, fields: Fields) -> None:
         """Join another host's process to an actor here. Raises ActorDied, UnknownAllocation where it is not there,
         NotFound, BadRequest, Overloaded, PeerGone."""
-        wanted = _read_head(fields)
+        wanted = far_caller_of(fields)
         if wanted.asks:
             self._tell(stream, wanted.caller)
             return
         _check_room(self._coming_in, stream.host_id)
+        actor, file = self._connect(wanted)
+        self._join(actor, stream, self._coming_in, then=file.let_go)
+
+    def _lead_here(self, local: socket.socket, wanted: FarCaller, said: bytes) -> None:
+        """Join a process that came by our door to an actor here."""
+        if wanted.asks:
+            # The socket has taken one line, and holds as little as this.
+            local.send(self._begun_of(wanted.caller))
+            local.close()
+            return
+        if len(self._here) >= STREAMS_MAX:
+            raise Overloaded(
+                "this host relays its maximum of connections to actors",
+                asked="one more that comes by its door",
+                found=f"{STREAMS_MAX}",
+            )
+        actor, file = self._connect(wanted)
+        self.opened_total += 1
+
+        def forget(join: SocketJoin) -> None:
+            self._here.discard(join)
+            file.let_go()
+
+        self._here.add(SocketJoin(self._loop, local, actor, forget, said))
+
+    def _connect(self, wanted: FarCaller) -> tuple[socket.socket, _BegunFile]:
+        """A connection to an actor of this host, over which it has the file of its caller, which is in use now."""
         place = self._folder / wanted.folder / wanted.actor_id
         local = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_NONBLOCK | socket.SOCK_CLOEXEC)
         try:
@@ -129,19 +169,11 @@ class ActorRelays:
             local.close()
             raise PeerGone(f"the actor takes no connections now: {error}", asked=wanted.actor_id) from error
         file.users += 1
-
-        def let_go() -> None:
-            file.users -= 1
-
-        self._join(local, stream, self._coming_in, then=let_go)
+        return local, file
 
     def _tell(self, stream: Stream, caller: str) -> None:
         """Say what was begun of a caller's, and end the stream."""
-        file = self._files.get(caller)
-        last = None if file is None else file.read()
-        if last is None:
-            raise NotFound("nobody here knows what was begun for that caller", asked=caller)
-        answer = BEGUN.pack(last)
+        answer = self._begun_of(caller)
 
         def write() -> None:
             nonlocal answer
@@ -151,6 +183,13 @@ class ActorRelays:
 
         stream.attach(lambda data: stream.consumed(len(data)), lambda _error: None, write)
         write()
+
+    def _begun_of(self, caller: str) -> bytes:
+        file = self._files.get(caller)
+        last = None if file is None else file.read()
+        if last is None:
+            raise NotFound("nobody here knows what was begun for that caller", asked=caller)
+        return BEGUN.pack(last)
 
     def _file_of(self, caller: str) -> _BegunFile:
         file = self._files.get(caller)
@@ -185,6 +224,8 @@ class ActorRelays:
         self._door.close()
         for pipe in [*self._going_out, *self._coming_in]:
             pipe.close(PeerGone("the links of this host are stopping"))
+        for join in list(self._here):
+            join.close()
         for file in self._files.values():
             file.close()
         self._files.clear()
@@ -193,13 +234,6 @@ class ActorRelays:
 def _refuse(local: socket.socket, error: ActorGridError) -> None:
     with suppress(OSError):  # it left: there is nobody to tell
         local.send(encode_keep_refused(error))
-
-
-def _read_head(fields: Fields) -> FarCaller:
-    match fields:
-        case {"host_id": str(host), "folder": str(folder), "actor_id": str(actor), "caller": str(caller), "asks": asks}:
-            return check_far_caller(FarCaller(host, folder, actor, caller, asks is True))
-    raise BadRequest("a stream to an actor says which, and whose it is", found=", ".join(map(str, fields))[:200])
 
 
 def _what_became_of(place: Path) -> ActorGridError:

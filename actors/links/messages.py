@@ -86,3 +86,9 @@ class CastPackets:
 @dataclass(frozen=True, slots=True)
 class TellMembers:
     """Tell DistributedState the members (``MembersNow``): it began anew."""
+
+
+@dataclass(frozen=True, slots=True)
+class TellPaths:
+    """Tell which paths there are to which host, and which one large things come over. Answer: list of
+    ``PeerPathsView``."""

@@ -9,10 +9,12 @@ from __future__ import annotations
 
 import socket
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 from actorgrid.errors import Overloaded, PeerGone
 from actorgrid.transports.object_frames import FAR_LINE_MAX, parse_far_line
+from actorgrid.transports.paths import PathKind
 from actorgrid.transports.peer.calls import NetLoop, Stream
 
 from .line_door import LineDoor
@@ -25,15 +27,20 @@ OBJECTS = "objects"
 """The target of a stream to a host's object store."""
 
 OpenStream = Callable[[str, str, bytes], Stream]
+OnBytes = Callable[[str, PathKind, int], None]
 
 
 class ObjectRelays:
-    """*store_path*: where this host's own store listens. *open_stream*: (host, target, head)."""
+    """*store_path*: where this host's own store listens. *open_stream*: (host, target, head). *on_bytes*: is told how
+    many bytes came from a host, and over what."""
 
-    def __init__(self, loop: NetLoop, store_path: Path, open_stream: OpenStream) -> None:
+    def __init__(
+        self, loop: NetLoop, store_path: Path, open_stream: OpenStream, on_bytes: OnBytes | None = None
+    ) -> None:
         self._loop = loop
         self._store_path = store_path
         self._open_stream = open_stream
+        self._on_bytes = on_bytes
         self._door = LineDoor(
             loop, FAR_LINE_MAX, parse_far_line, self._lead
         )  # whoever asks says that it is not reached
@@ -75,7 +82,10 @@ class ObjectRelays:
         def forget(pipe: Pipe) -> None:
             pipes.pop(pipe, None)
 
-        pipes[Pipe(self._loop, local, stream, forget, said=said)] = stream.host_id
+        on_bytes = None
+        if self._on_bytes is not None and pipes is self._going_out:
+            on_bytes = partial(self._on_bytes, stream.host_id, stream.carrier)
+        pipes[Pipe(self._loop, local, stream, forget, said=said, on_bytes=on_bytes)] = stream.host_id
 
     def close(self) -> None:
         """End all of it, as this server stops."""

@@ -19,7 +19,7 @@ READ_BYTES = 256 * 2**10
 class Pipe:
     """Joins a socket and a stream. *on_over* is called once, when both have ended. *first*: what came by the stream
     before; *said*: what was read of the socket before. *refuse*: gives what the socket is told of an error that ends a
-    stream over which nothing has come."""
+    stream over which nothing has come. *on_bytes*: is told how many bytes came by the stream."""
 
     def __init__(
         self,
@@ -30,6 +30,7 @@ class Pipe:
         first: bytes = b"",
         said: bytes = b"",
         refuse: Callable[[ActorGridError], bytes] | None = None,
+        on_bytes: Callable[[int], None] | None = None,
     ) -> None:
         self._loop = loop
         self._local = local
@@ -42,6 +43,7 @@ class Pipe:
         self._over = False
         self._watched = False, False  # whether for reading, and for writing
         self._refuse = refuse
+        self._on_bytes = on_bytes
         local.setblocking(False)
         stream.attach(self._came, self._remote_ended, self._pump_out)
         self._watch()
@@ -84,6 +86,8 @@ class Pipe:
 
     def _came(self, data: bytes) -> None:
         self._refuse = None
+        if self._on_bytes is not None:
+            self._on_bytes(len(data))
         if self._to_local or self._over:
             self._to_local += data
             return  # the socket takes no more now: it says when it does

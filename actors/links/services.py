@@ -13,9 +13,10 @@ from typing import Any, cast
 
 from actorgrid.actors.ledger.record_types import ResourcesRecord
 from actorgrid.errors import BadRequest, NotFound, NotSupported
+from actorgrid.supervisors.background import Background
 from actorgrid.supervisors.server import Server
 
-from ..alerts.messages import ListAlerts
+from ..alerts.messages import ListAlerts, ListTuning
 from ..cluster.messages import (
     AcquireWorker,
     FaultReport,
@@ -30,11 +31,22 @@ from ..cluster.messages import (
 from ..cluster.rebalance import MOVES_MAX
 from ..cluster.session_homes import SERVICE as SESSION
 from ..cluster.session_homes import read_request
-from ..gpu.messages import MIG_CHANGE_S, AcquireLease, CreateMig, DestroyMig, MigGpus, OwnReadings
+from ..gateway.messages import ReleaseSecrets
+from ..gpu.messages import (
+    MIG_CHANGE_S,
+    AcquireLease,
+    AmdGpus,
+    CreateMig,
+    DestroyMig,
+    MigGpus,
+    OwnReadings,
+    SetAmdPartition,
+)
 from ..host.messages import RestartHost, RestartServer
 from ..ledger.command import read_command
 from ..ledger.commands import GrantLease
 from ..membership.messages import Reaches
+from ..serving.messages import GatewayTold, ServiceWanted
 from ..work.attempt_dir import AttemptDir
 from ..work.containment_here import containment_here
 from ..work.kept_attempts import kept_attempts
@@ -55,8 +67,10 @@ from ..work.usage_rows import within
 from .measuring import SERVICE
 from .output_pages import outputs_page, read_output_piece
 from .output_search import last_lines, matching_lines, place_since
+from .path_bench import HostPathFigures
 from .pieces import PIECE_BYTES_MAX, Fields, Piece, check_digest, is_count, read_piece, read_result_piece
 from .relays import Relays
+from .step_items import ITEMS_LOOK_S, ItemRequest, ItemTaker
 
 WAIT_S_MAX = 10.0
 LOOK_S = 0.05
@@ -71,6 +85,8 @@ END_MARGIN_S = 10.0
 LEAVE_STEP_S = 30.0
 REACHES_S = 2.0
 FAULTS_MAX = 1000
+TOLD_S = 3.0
+RELEASE_S = 9.0
 OBJECTS_MAX = 1000
 ATTEMPTS_MAX = 10_000
 
@@ -78,18 +94,28 @@ Service = Callable[[str, Fields], Awaitable[Any]]
 
 
 class Services:
-    """The services of this host. *keep* fetches payloads from the asking host: (its id, digests)."""
+    """The services of this host. *keep* fetches payloads from the asking host: (its id, digests). *bench* measures a
+    path."""
 
-    def __init__(self, server: Server, relays: Relays, keep: Callable[[str, tuple[str, ...]], Awaitable[None]]) -> None:
+    def __init__(
+        self,
+        server: Server,
+        relays: Relays,
+        keep: Callable[[str, tuple[str, ...]], Awaitable[None]],
+        bench: Callable[[Fields], Awaitable[HostPathFigures]],
+    ) -> None:
         self._server = server
         self._relays = relays
         self._keep = keep
+        self._bench = bench
+        self._background = Background(server.runtime, "files of usage")
         self._table: dict[str, Service] = {
             "output": self._output,
             "output_since": self._output_since,
             "output_last": self._output_last,
             "output_matching": self._output_matching,
             "result": self._result,
+            "items": self._items,
             "kept_attempts": self._kept_attempts,
             "blob": self._blob,
             "keep_blobs": self._keep_blobs,
@@ -100,6 +126,8 @@ class Services:
             "mig_gpus": self._mig_gpus,
             "mig_create": self._mig_create,
             "mig_destroy": self._mig_destroy,
+            "amd_gpus": self._amd_gpus,
+            "set_amd_partition": self._set_amd_partition,
             "acquire_lease": self._acquire_lease,
             SESSION: self._session,
             "attach_lease": self._attach_lease,
@@ -113,6 +141,7 @@ class Services:
             "lease_output": self._lease_output,
             "objects": self._objects,
             "usage": self._usage,
+            "model_usage": self._model_usage,
             "restart": self._restart,
             "end_all_work": self._end_all_work,
             "leave_step": self._leave_step,
@@ -122,10 +151,15 @@ class Services:
             "clock": self._clock,
             "fault_report": self._fault_report,
             "alerts": self._alerts,
+            "tuning": self._tuning,
             "restart_server": self._restart_server,
             "why_host": self._why_host,
             "list_faults": self._list_faults,
+            "gateway_told": self._gateway_told,
+            "service_wanted": self._service_wanted,
+            "release_secrets": self._release_secrets,
             SERVICE: self._measure,
+            "bench_path": self._bench_path,
         }
 
     async def answer(self, asker: str, service: str, fields: Fields) -> Any:
@@ -147,6 +181,14 @@ class Services:
         """Answer how many bytes came: for a host that measures its network."""
         data = fields.get("data", b"")
         return len(data) if isinstance(data, bytes) else 0
+
+    async def _bench_path(self, _asker: str, fields: Fields) -> HostPathFigures:
+        """Measure a path from this host to another one: for the door that somebody asked."""
+        return await self._bench(fields)
+
+    async def _release_secrets(self, asker: str, fields: Fields) -> Any:
+        """Answer the secrets of an attempt that was granted to the host that asks, sealed to it."""
+        return await self._server.call("gateway", ReleaseSecrets(_text(fields, "attempt_id"), asker), RELEASE_S)
 
     # -- membership
 
@@ -186,6 +228,18 @@ class Services:
             if data or not exists or ended or self._server.runtime.monotonic() >= deadline:
                 return {"exists": exists, **Piece(data, folder.output_size(stream)).to_plain()}
             await self._server.sleep(LOOK_S)
+
+    async def _items(self, _asker: str, fields: Fields) -> Fields:
+        """Answer what a step that streams has written from a position on; waits a while for some."""
+        folder = self._folder(fields)
+        taker = ItemTaker(_text(fields, "by"), _count(fields, "taken"))
+        request = ItemRequest(folder, _count(fields, "position"), _count(fields, "size"), taker)
+        deadline = self._server.runtime.monotonic() + min(_number(fields, "wait_s"), WAIT_S_MAX)
+        while True:
+            piece = request.read()
+            if piece.data or self._server.runtime.monotonic() >= deadline:
+                return piece.to_plain()
+            await self._server.sleep(ITEMS_LOOK_S)
 
     async def _output_since(self, _asker: str, fields: Fields) -> Fields:
         """Answer where the output of the last seconds begins."""
@@ -276,6 +330,10 @@ class Services:
         """Answer the alerts of this host."""
         return await self._server.call("fault_detector", ListAlerts(), 2.0)
 
+    async def _tuning(self, _asker: str, _fields: Fields) -> Any:
+        """Answer what is slow on this host."""
+        return await self._server.call("fault_detector", ListTuning(), 2.0)
+
     async def _restart_server(self, asker: str, fields: Fields) -> Any:
         """Have a server of this host killed and started again: for the host that leads, which found it silent."""
         return await self._server.call("host", RestartServer(_text(fields, "server"), f"host {asker}"))
@@ -283,6 +341,19 @@ class Services:
     async def _why_host(self, _asker: str, fields: Fields) -> Any:
         """Answer what is known of a host, and what would be done about it: for the host that leads."""
         return await self._server.call("fault_detector", WhyHost(_text(fields, "host_id")), 2.0)
+
+    # -- services
+
+    async def _gateway_told(self, asker: str, fields: Fields) -> None:
+        """Take what the gateways of the asking host tell of demand: for the host that leads."""
+        report = fields.get("report")
+        if not isinstance(report, bytes):
+            raise BadRequest("a report is bytes", asked=type(report).__name__)
+        await self._server.call("cluster_manager", GatewayTold(asker, report), TOLD_S)
+
+    async def _service_wanted(self, asker: str, fields: Fields) -> None:
+        """Take that somebody waits at the asking host for a service: for the host that leads."""
+        await self._server.call("cluster_manager", ServiceWanted(asker, _text(fields, "service")), TOLD_S)
 
     async def _list_faults(self, _asker: str, fields: Fields) -> Any:
         """Answer what happened to hosts, and was done about it: for the host that leads."""
@@ -313,6 +384,15 @@ class Services:
     async def _mig_destroy(self, _asker: str, fields: Fields) -> Any:
         """Take away a MIG instance of this host."""
         return await self._server.call("gpu_coordinator", DestroyMig(_text(fields, "instance")), MIG_CHANGE_S)
+
+    async def _amd_gpus(self, _asker: str, _fields: Fields) -> Any:
+        """Answer which GPUs of AMD's this host can cut, and how they are."""
+        return await self._server.call("gpu_coordinator", AmdGpus())
+
+    async def _set_amd_partition(self, _asker: str, fields: Fields) -> Any:
+        """Have a GPU of AMD's of this host be cut otherwise."""
+        wish = SetAmdPartition(_text(fields, "gpu"), _text(fields, "change"), _text(fields, "mode"))
+        return await self._server.call("gpu_coordinator", wish, MIG_CHANGE_S)
 
     # -- sessions
 
@@ -404,6 +484,16 @@ class Services:
         ask = ReadWorkUsage(_text(fields, "by"), _number(fields, "since", most=1e12), _text(fields, "user_id"))
         found: dict[str, Any] = await self._server.call("worker_manager", ask, USAGE_S)
         return {**found, "rows": within(found["rows"], PIECE_BYTES_MAX)}
+
+    async def _model_usage(self, _asker: str, fields: Fields) -> Any:
+        """Answer what models used at this host's gateway."""
+        from ..model_gateway.process_spec import FOLDER  # a host that serves no models does without
+        from ..model_gateway.usage_store import read_usage_rows, usage_within
+
+        by, user, tenant = (_text(fields, name) for name in ("by", "user_id", "tenant"))
+        since, folder = _number(fields, "since", most=1e12), self._server.host.paths.data_dir / FOLDER
+        rows, kept = await self._background.run(lambda: read_usage_rows(folder, by, since, user, tenant))
+        return {"rows": usage_within(rows, PIECE_BYTES_MAX), "kept_since": kept}
 
     async def _worker_end(self, _asker: str, fields: Fields) -> Any:
         ask = TellWorkerEnd(_text(fields, "worker_id"), _text(fields, "lease_id"))

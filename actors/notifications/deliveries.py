@@ -93,6 +93,10 @@ class Deliveries:
         """What is in line."""
         return list(self._target_of)
 
+    def waiting(self) -> list[Delivery]:
+        """What is in line, line by line."""
+        return [each.delivery for line in self._lines.values() for each in line.waiting.values()]
+
     def put(self, delivery: Delivery) -> bool:
         """Take a message in; what is there already stays as it is. Gives whether there was room."""
         if delivery.delivery_id in self._target_of:

@@ -48,6 +48,10 @@ class MessageSender:
         """What is in line."""
         return self._deliveries.ids()
 
+    def waiting(self) -> list[Delivery]:
+        """The messages in line."""
+        return self._deliveries.waiting()
+
     def put(self, delivery: Delivery) -> bool:
         """Send a message; what is in line already stays as it is. Gives whether there was room."""
         taken = self._deliveries.put(delivery)

@@ -5,19 +5,20 @@ Redirects are not followed: one would lead around what the address was looked at
 
 from __future__ import annotations
 
-import contextlib
 import http.client
 import ipaddress
 import socket
 import ssl
-import threading
 from collections.abc import Sequence
 from time import monotonic, time
 from urllib.parse import urlsplit
 
+from actorgrid.bounded_http import bounded_link, request_path
+
 from .allowed_addresses import IpAddress, IpNetwork, is_allowed, refusal
 from .deliveries import SendResult
 from .destinations import Destination
+from .name_lookup import look_up
 from .outgoing import OutgoingMessage, one_line
 from .signature import signed_headers
 
@@ -41,7 +42,7 @@ def send_webhook(
     port = parts.port or (443 if parts.scheme == "https" else 80)
     deadline = monotonic() + timeout_s
     try:
-        found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+        found = look_up(host, port, timeout_s)
     except (OSError, UnicodeError) as error:
         return SendResult(f"the name {host} leads nowhere: {getattr(error, 'strerror', None) or error}")
     addresses = list(dict.fromkeys(_address(each[4]) for each in found))
@@ -83,18 +84,7 @@ def _post(
     deadline: float,
 ) -> SendResult:
     parts = urlsplit(destination.url)
-    sock = plain
-    if context is not None:
-        sock = context.wrap_socket(plain, server_hostname=host, do_handshake_on_connect=False)
-    # A timeout of the socket is one of each read: who sends a byte a second would keep us.
-    ender = threading.Timer(max(0.0, deadline - monotonic()), _end, (sock,))
-    ender.daemon = True
-    ender.start()
-    try:
-        if isinstance(sock, ssl.SSLSocket):
-            sock.do_handshake()
-        connection = http.client.HTTPConnection(host, parts.port or (80 if context is None else 443))
-        connection.sock = sock
+    with bounded_link(plain, parts, context, deadline) as connection:
         body = message.body()
         headers = {
             "Host": parts.netloc,
@@ -103,7 +93,7 @@ def _post(
             "Connection": "close",
             **signed_headers(message.message_id, int(time()), body, destination.keys),
         }
-        path = (parts.path or "/") + (f"?{parts.query}" if parts.query else "")
+        path = request_path(parts)
         connection.request("POST", path, body, headers)
         answer = connection.getresponse()
         status = answer.status
@@ -120,15 +110,6 @@ def _post(
         text = one_line(text).strip()
         reason = f"{host} answers {status} {one_line(answer.reason)[:60]}" + (f": {text}" if text else "")
         return SendResult(reason[:480], status < 500 and status not in AGAIN, _pause(answer.getheader("Retry-After")))
-    finally:
-        ender.cancel()
-        with contextlib.suppress(OSError):
-            sock.close()
-
-
-def _end(sock: socket.socket) -> None:
-    with contextlib.suppress(OSError):
-        sock.shutdown(socket.SHUT_RDWR)
 
 
 def _pause(text: str | None) -> float:

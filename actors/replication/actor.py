@@ -169,14 +169,14 @@ class DistributedState(Server):
         self._settled()
         check_limit(request.limit)
         asked = request.prefix, request.behind, request.limit, MAX_READ_BYTES
-        return self._view.entries(*asked, self._now_us(), request.user, request.shared)[0]
+        return self._view.entries(*asked, self._now_us(), request.scope, request.shared)[0]
 
     @handles(ReadChanges)
     def _read_changes(self, request: ReadChanges) -> ChangesPage:
         self._settled()
         check_limit(request.limit)
         log, now_us = self._view.log, self._now_us()
-        who = request.user, request.shared
+        who = request.scope, request.shared
         after = read_change_id(request.after)
         upto = change_id(log.epoch, log.position)
         if after is not None and log.knows(*after):

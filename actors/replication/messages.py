@@ -6,6 +6,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, NotRequired, TypedDict
 
+from actorgrid.access import EVERYTHING, Scope
+
+from .namespaces import CLUSTER
+
 
 class EntryRecord(TypedDict):
     """One key as readers see it. ``expires_at``: seconds since 1970, where the key ends."""
@@ -87,19 +91,19 @@ class Read:
 
 @dataclass(frozen=True, slots=True)
 class ReadPrefix:
-    """Answer: list of {"key", "type", "value"}, by key, at most ``limit``; of those that ``user`` may see, if given."""
+    """Answer: list of {"key", "type", "value"}, by key, at most ``limit``; of those in ``scope``."""
 
     prefix: str
     limit: int = 1000
-    user: str | None = None
-    shared: tuple[str, ...] = ()
+    scope: Scope = EVERYTHING
+    shared: tuple[str, ...] = (CLUSTER,)
     behind: str = ""
     """Only keys behind this one."""
 
 
 @dataclass(frozen=True, slots=True)
 class ReadChanges:
-    """Answer: a ChangesPage of keys under a prefix, those that ``user`` may see, if given.
+    """Answer: a ChangesPage of keys under a prefix, those in ``scope`` and of ``shared`` namespaces.
 
     With ``after``, the id of a change that this server has told: what changed since, each key's latest, in the order of
     the changes. Without it, or with one that is not known any more: all keys there are, behind the key ``behind``.
@@ -109,8 +113,8 @@ class ReadChanges:
     after: str = ""
     behind: str = ""
     limit: int = 1000
-    user: str | None = None
-    shared: tuple[str, ...] = ()
+    scope: Scope = EVERYTHING
+    shared: tuple[str, ...] = (CLUSTER,)
 
 
 class ChangesPage(TypedDict):

@@ -6,6 +6,7 @@
 
 from __future__ import annotations
 
+from actorgrid.access import DEFAULT_TENANT, Scope, tenant_of
 from actorgrid.errors import BadRequest, NotAllowed
 
 DEFAULT = "default"
@@ -53,17 +54,62 @@ def check_write(key: str) -> None:
         )
 
 
-def check_read(key: str, user: str | None, shared: tuple[str, ...]) -> None:
-    """Raises NotAllowed where *user* may not use the key; ``None``: an administrator, who may use all."""
-    if user is not None and not may_see(key, user, shared):
+def check_read(key: str, scope: Scope, shared: tuple[str, ...]) -> None:
+    """Raises NotAllowed where the key is of a namespace that is not in reach."""
+    if may_see(key, scope, shared):
+        return
+    if namespace_of(key) == CLUSTER:
         raise NotAllowed(
-            f"the namespace {namespace_of(key)!r} is not {user}'s, and not shared",
+            "what hosts say of themselves is for those who may list hosts",
             asked=key[:100],
-            found=f"{user} may use {', '.join(sorted({user, *shared}))}",
-            hint=f"use keys that begin with {SIGN}{user}/",
+            hint="actorgrid key roles shows who may",
         )
+    whose = scope.user or f"tenant {scope.tenant}"
+    mine = scope.user or f"NAME{SIGN}{scope.tenant}"
+    raise NotAllowed(
+        f"the namespace {namespace_of(key)!r} is not {whose}'s, and not shared",
+        asked=key[:100],
+        found=f"{whose} may use {', '.join(sorted({mine, *shared} - {CLUSTER}))}",
+        hint=f"use keys that begin with {SIGN}{mine}/",
+    )
 
 
-def may_see(key: str, user: str | None, shared: tuple[str, ...]) -> bool:
-    """Whether *user* may read the key: its own namespace, the *shared* ones, and what the cluster says of itself."""
-    return user is None or namespace_of(key) in {user, CLUSTER, *shared}
+def shared_with(scope: Scope, shared: tuple[str, ...], lists_hosts: bool) -> tuple[str, ...]:
+    """The namespaces beside their own that users in *scope* have: what their tenant shares and, for those who may
+    list hosts, the cluster's own.
+
+    Those of the setting, *shared*, are the tenant ``default``'s; another tenant has one of its own: ``@@lab/KEY`` is of
+    ``@lab``, whose user nobody is.
+    """
+    tenant = _tenant(scope)
+    common = tuple(each for each in shared if each != CLUSTER) if tenant == DEFAULT_TENANT else (f"{SIGN}{tenant}",)
+    return (*common, CLUSTER) if lists_hosts else common
+
+
+def may_see(key: str, scope: Scope, shared: tuple[str, ...]) -> bool:
+    """Whether the key is in reach: of a user in *scope*, or of a namespace of *shared* (as ``shared_with`` has it)."""
+    namespace = namespace_of(key)
+    if namespace == CLUSTER:
+        return CLUSTER in shared
+    return scope.is_all or scope.covers(namespace) or namespace in shared
+
+
+def kept_key(key: str, scope: Scope) -> str:
+    """The key as the state has it: a plain one of a tenant other than ``default`` is ``@@lab/KEY``.
+
+    So programs that say ``put("k")`` have what their tenant shares, whichever it is. Also for prefixes.
+    """
+    tenant = _tenant(scope)
+    plain = key and not key.startswith(SIGN) and key.partition("/")[0] != CLUSTER
+    return f"{SIGN}{SIGN}{tenant}/{key}" if plain and not scope.is_all and tenant != DEFAULT_TENANT else key
+
+
+def plain_key(key: str, scope: Scope) -> str:
+    """The key as whoever asks writes it: what ``kept_key`` takes back to *key*."""
+    head = f"{SIGN}{SIGN}{_tenant(scope)}/"
+    short = key.removeprefix(head)
+    return short if kept_key(short, scope) == key else key
+
+
+def _tenant(scope: Scope) -> str:
+    return scope.tenant or tenant_of(scope.user or "")

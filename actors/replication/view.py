@@ -10,6 +10,8 @@ import bisect
 import heapq
 from collections.abc import Iterable
 
+from actorgrid.access import Scope
+
 from .changes import ChangeLog, change_id
 from .lifetimes import Shown, drop_ended, ended_register, is_marked, shown
 from .lww import LWWRegister
@@ -79,14 +81,14 @@ class StateView:
         limit: int,
         bytes_max: int,
         now_us: int,
-        user: str | None,
+        scope: Scope,
         shared: tuple[str, ...],
     ) -> tuple[list[EntryRecord], bool]:
-        """Keys under a prefix, behind one of them, that *user* may see; and whether there are more."""
+        """Keys under a prefix, behind one of them, in *scope*; and whether there are more."""
         found: list[EntryRecord] = []
         size = 0
         for key in self.under(prefix, behind):
-            if not may_see(key, user, shared):
+            if not may_see(key, scope, shared):
                 continue
             if len(found) >= limit or size >= bytes_max:
                 return found, True
@@ -202,14 +204,14 @@ class StateView:
         limit: int,
         bytes_max: int,
         now_us: int,
-        user: str | None,
+        scope: Scope,
         shared: tuple[str, ...],
     ) -> tuple[list[ChangeRecord], bool]:
         """Changes behind a position, the latest of each key, and whether there are more."""
         found: list[ChangeRecord] = []
         size = 0
         for position, key in self.log.after(after):
-            if not key.startswith(prefix) or not may_see(key, user, shared):
+            if not key.startswith(prefix) or not may_see(key, scope, shared):
                 continue
             if len(found) >= limit or size >= bytes_max:
                 return found, True

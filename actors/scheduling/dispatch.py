@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import heapq
 import math
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection
 from typing import Any
 
 from actorgrid.demand import Demand
@@ -13,12 +13,14 @@ from actorgrid.hotpath import Placement, PlacementEngine
 from actorgrid.hotpath.capacity import GangNeeds
 from actorgrid.hotpath.records import WHOLE_GPU_MILLI, Shares
 
+from .fair_share import FairShare
 from .gang_places import choose_places
-from .job import ScheduledJob
-from .job_queue import JobQueue, JobQueues, heads
+from .job import ScheduledJob, SortKey
+from .job_queue import TENANT, JobQueue, JobQueues, heads
 from .planner import Planner
 from .policies import SchedulingPolicy
-from .preemption import choose_victims
+from .preemption_view import among
+from .reclaim import Reclaim
 from .request import Decision, Start
 from .reservation import PlannedStart, Reservation
 from .tenant_limits import TenantLimits
@@ -47,6 +49,7 @@ class Dispatch:
         planner: Planner,
         queues: JobQueues,
         tenant_limits: TenantLimits,
+        fair_share: FairShare,
         clock_ns: Callable[[], int],
         started: Callable[[ScheduledJob, float], None],
     ) -> None:
@@ -57,6 +60,8 @@ class Dispatch:
         self._planner = planner
         self._queues = queues
         self._tenant_limits = tenant_limits
+        self._fair_share = fair_share
+        self._reclaim = Reclaim(policy, planner, fair_share)
         self._clock_ns = clock_ns
         self._started = started
         self._claims: dict[str, ScheduledJob] = {}
@@ -102,6 +107,10 @@ class Dispatch:
             if self.stuck is not None and first is not None and first.key < self.stuck.key:
                 self.stuck = None
 
+    def allowed_tenant(self, tenant: str) -> None:
+        """Take note that the tenant, one of several that share by rank, holds less than before."""
+        self.allowed(TENANT + tenant)
+
     def limited(self, now: float) -> None:
         """Take note that tenants are held to other limits than before."""
         self.stuck = None
@@ -121,6 +130,8 @@ class Dispatch:
     def entered(self, job: ScheduledJob, now: float) -> None:
         """Take note that *job* stands in its queue, or at another place of it."""
         queue = job.queue
+        if queue is not None and queue.held_for == TENANT + queue.group:
+            return
         if queue is not None and queue.held:
             ahead = self._kept_ahead(job, queue.tenant) if queue.jobs.first() is job else None
             if ahead is not None and self._tenant_limits.has_capacity(queue.tenant, queue.demand, ahead):
@@ -197,18 +208,26 @@ class Dispatch:
             queue = job.queue
             if queue is None:
                 continue  # it was started out of its turn meanwhile, on a place kept for it
-            if self._stands_aside(job, queue, now):
+            if queue.line is not None and queue.line.leader is not queue:
+                self._go_on_with(queue, heap)  # its tenant has had something since, and ranks behind others now
                 continue
+            if self._stands_aside(job, queue, now):
+                self._go_on_with(queue, heap)
+                continue
+            line = queue.line
             started = queue in queues.open and self._try(job, queue, now, decisions)
             if not started:
                 queues.open.pop(queue, None)
                 if not policy.overtaking:
                     self.stuck = job
+                    self._stops_others(job, now)  # what its tenant was guaranteed
                     return
                 started = self._keep_place(job, now, decisions)
                 if self._seek and not seeking:
                     return  # nobody passes before it is clear who comes first
             if started:
+                if line is not None and line.leader is not None:
+                    queue = line.leader
                 following = queue.jobs.first()
             elif self._more_may_claim(job):
                 following = queue.jobs.after(job.handle)
@@ -216,6 +235,14 @@ class Dispatch:
                 following = None  # those behind it need as much, and nothing is kept for them
             if following is not None:
                 heapq.heappush(heap, (following.key, following))
+
+    @staticmethod
+    def _go_on_with(queue: JobQueue, heap: list[tuple[SortKey, ScheduledJob]]) -> None:
+        """Put the first of whoever leads the line of *queue*, another one, among those to be tried."""
+        leader = None if queue.line is None else queue.line.leader
+        first = None if leader is None or leader is queue else leader.jobs.first()
+        if first is not None:
+            heapq.heappush(heap, (first.key, first))
 
     def _more_may_claim(self, job: ScheduledJob) -> bool:
         if job.reservation is not None and job.reservation.preempting:
@@ -231,13 +258,17 @@ class Dispatch:
         if queues.known_full(queue.demand):
             return False
         self._tries += 1
+        if queue.key.apart:
+            models = self._fair_share.models_left(queue.group, queue.demand, queue.arguments.get("gpu_models", ()))
+            if models is not None:
+                return self._try_models(job, queue, models, now, decisions)
         end = job.expected_end(now)
         closed = planner.closed_to(job, end) if planner.reservations else ()
         if job.request.near and self._place_near(job, queue, now, decisions, closed):
             return True
         preferred = self._policy.preferred(job, now)
         if preferred:
-            within = _among(queue.needs.within, planner.preemption_view().rack_or_node(preferred))
+            within = among(queue.needs.within, planner.preemption_view().rack_or_node(preferred))
             return bool(within) and self._place(job, queue, now, decisions, within=within, exclude=closed)
         if not closed:
             if self._place(job, queue, now, decisions):
@@ -252,6 +283,14 @@ class Dispatch:
             beside = planner.beside(job, closed, now, end)
             return bool(beside) and self._place(job, queue, now, decisions, within=beside)
         return False
+
+    def _try_models(
+        self, job: ScheduledJob, queue: JobQueue, models: tuple[str, ...], now: float, decisions: list[Decision]
+    ) -> bool:
+        """Start *job* on devices of *models*, of which its tenant may have more, if that meets nobody's reservation."""
+        planner = self._planner
+        closed = planner.closed_to(job, job.expected_end(now)) if planner.reservations else ()
+        return bool(models) and self._place(job, queue, now, decisions, gpu_models=models, exclude=closed)
 
     def _place_near(
         self, job: ScheduledJob, queue: JobQueue, now: float, decisions: list[Decision], closed: Collection[str]
@@ -351,6 +390,11 @@ class Dispatch:
 
         The queue is held if it is the first: what there is no room for even then, there is not for those behind it.
         """
+        if queue.group and self._fair_share.over_limit(queue.group, queue.demand):
+            self._withdraw_with(job, queue)
+            if queue.jobs.first() is job:
+                self._queues.hold(queue, TENANT + queue.group)
+            return True
         tenant = queue.tenant
         if not tenant:
             return False
@@ -359,14 +403,11 @@ class Dispatch:
                 del self._savers[tenant]
             return False
         first = queue.jobs.first() is job
-        withdrawn = [each for each in self._with_claims() if each is job or (first and each.queue is queue)]
-        for each in withdrawn:
-            self._withdraw(each)
-        if withdrawn:
+        if self._withdraw_with(job, queue):
             self._queues.release(tenant)  # some may have been held for what was kept for these
         if not first:
             return True
-        self._queues.hold(queue)
+        self._queues.hold(queue, tenant)
         if (
             tenant not in self._savers
             and job.waited_s(now) >= self._policy.hold_after_s
@@ -375,6 +416,14 @@ class Dispatch:
         ):
             self._savers[tenant] = job
         return True
+
+    def _withdraw_with(self, job: ScheduledJob, queue: JobQueue) -> bool:
+        """Drop what is kept for *job*, and for all of *queue* if it is the first; ``False``: nothing was."""
+        first = queue.jobs.first() is job
+        withdrawn = [each for each in self._with_claims() if each is job or (first and each.queue is queue)]
+        for each in withdrawn:
+            self._withdraw(each)
+        return bool(withdrawn)
 
     def _kept_ahead(self, job: ScheduledJob, tenant: str) -> list[Demand]:
         """The part of the tenant's room that is kept for those that rank before *job*."""
@@ -408,17 +457,8 @@ class Dispatch:
         ``True`` if it started.
         """
         policy = self._policy
-        if policy.preemptive and job.reservation is None and self._searches < policy.preemptions_max:
-            self._searches += 1
-            plan = choose_victims(
-                self._planner,
-                job,
-                now,
-                lambda victim: victim.request.preemptible and policy.may_stop(job, victim, now),
-            )
-            if plan is not None:
-                self._planner.reserve(job, plan, now)
-                return False
+        if self._stops_others(job, now):
+            return False
         if not self._seeking:
             # Who comes first is known only by looking at closed queues too.
             self._seek = self._seek or (job.reservation is None and self._may_claim(job, now))
@@ -442,6 +482,13 @@ class Dispatch:
         started = self._reserve(job, self._planner.earliest(job, now), now, decisions)
         self._plan_anew(behind, now, decisions)
         return started
+
+    def _stops_others(self, job: ScheduledJob, now: float) -> bool:
+        if job.reservation is not None or self._searches >= self._policy.preemptions_max:
+            return False
+        stops = self._reclaim.stop_others(job, now)
+        self._searches += stops is not None
+        return bool(stops)
 
     def _plan_anew(self, jobs: list[ScheduledJob], now: float, decisions: list[Decision]) -> None:
         """Make these jobs' reservations anew, in their order, beside those of all others."""
@@ -551,14 +598,3 @@ class Dispatch:
     def _awaits_victims(self, reservation: Reservation) -> bool:
         running = self._planner.running
         return reservation.preempting and any(victim in running for victim in reservation.plan.victims)
-
-
-def _among(only: Mapping[str, frozenset[int]], shares: Shares) -> Shares:
-    """The part of *shares* that is among the *only* devices allowed; empty *only*: all are.
-
-    What is liked narrows what is demanded, and never stands in its place.
-    """
-    if not only:
-        return shares
-    kept = ((name, tuple(index for index in indexes if index in only.get(name, ()))) for name, indexes in shares)
-    return tuple(share for share in kept if share[1])

@@ -16,6 +16,8 @@ if TYPE_CHECKING:
     from .reservation import Reservation
 
 
+SortKey = tuple[float, int, int, int]
+"""Rank of the tenant, where tenants share by rank; the policy's level and order; the number of the submission."""
 NO_TIMER = -1
 NOBODY: frozenset[str] = frozenset()
 _ROUNDING_S = 1e-6
@@ -79,9 +81,10 @@ class ScheduledJob:
         return self.request.id
 
     @property
-    def key(self) -> tuple[int, int, int]:
-        """The job's sort key in the queue: lower goes first."""
-        return self.level, self.order, self.sequence
+    def key(self) -> SortKey:
+        """The job's sort key among all that wait: lower goes first. Its tenant's rank may change at any time."""
+        queue = self.queue
+        return 0.0 if queue is None else queue.rank, self.level, self.order, self.sequence
 
     def begin(self, placement: Placement, now: float) -> None:
         """Begin a run of the job."""

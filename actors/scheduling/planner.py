@@ -152,12 +152,8 @@ class Planner:
         """The jobs whose reservations *job* has to leave alone; ``None``: everybody's. Firm ones bind all."""
         if job.reservation is not None or not self._yielding:
             return None
-        level, key = job.level, job.key
-        passed = {
-            id
-            for id, holder in self._yielding.items()
-            if holder.level > level or (holder.level == level and holder.key > key)
-        }
+        key = job.key
+        passed = {id for id, holder in self._yielding.items() if holder.key > key}
         return [id for id in self.reservations if id not in passed] if passed else None
 
     # -- the cluster, as it is and as it will be

@@ -6,7 +6,7 @@ ends. When room comes free is the forecast's business, not the view's.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING
 
 from actorgrid.hotpath import NodeView, PlacementEngine
@@ -83,3 +83,14 @@ class PreemptionView:
         for name, indexes in job.placement.shares:
             if name in self.nodes:
                 self.nodes[name].free.change(job.needs, indexes, sign)
+
+
+def among(only: Mapping[str, frozenset[int]], shares: Shares) -> Shares:
+    """The part of *shares* that is among the *only* devices allowed; empty *only*: all are.
+
+    What is liked narrows what is demanded, and never stands in its place.
+    """
+    if not only:
+        return shares
+    kept = ((name, tuple(index for index in indexes if index in only.get(name, ()))) for name, indexes in shares)
+    return tuple(share for share in kept if share[1])

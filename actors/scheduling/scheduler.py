@@ -19,9 +19,10 @@ from actorgrid.hotpath import Placement, PlacementEngine, TimerWheel
 from actorgrid.hotpath.capacity import GangNeeds
 
 from .dispatch import Dispatch
+from .fair_share import RANK_EVERY_S, FairShare, NodeSize, TenantTerms
 from .gang_places import explain_places
 from .job import NO_TIMER, ScheduledJob
-from .job_queue import JobQueues, Key, heads, length_class
+from .job_queue import TENANT, JobQueues, Key, heads, length_class
 from .planner import Planner
 from .policies import SchedulingPolicy, find_policy
 from .preemption import plan_after_stopped
@@ -60,6 +61,8 @@ class Scheduler:
         self.waiting: dict[str, ScheduledJob] = {}
         self.planner = Planner(engine)
         self.tenant_limits = TenantLimits()
+        self.fair_share = FairShare()
+        self._ranked_at = -math.inf
         self._translate = translate
         self._queues = JobQueues(self.policy.levels)
         self._wheel: TimerWheel | None = None
@@ -74,6 +77,7 @@ class Scheduler:
             self.planner,
             self._queues,
             self.tenant_limits,
+            self.fair_share,
             clock_ns or (lambda: 0),
             self._started,
         )
@@ -182,7 +186,7 @@ class Scheduler:
         job.stopping_at = stopping_at
         self.planner.refresh()
         self.planner.started(job)
-        self.tenant_limits.hold(request.id, request.tenant, job.demand)
+        self._hold(job, placement)
         self._dispatch.look_at_claims(request.tenant, self._now)
         if stopping_at is not None:
             self.planner.stopped_for[job.id] = stopped_for
@@ -195,6 +199,41 @@ class Scheduler:
         and is looked at again when something of that tenant ends or limits change.
         """
         self.tenant_limits.limit(limits, others)
+        self._sort_anew(now)
+
+    def share(
+        self,
+        terms: Mapping[str, TenantTerms],
+        now: float,
+        *,
+        nodes: Mapping[str, NodeSize] | None = None,
+        past: Mapping[str, tuple[float, Mapping[str, float]]] | None = None,
+    ) -> None:
+        """Share out between tenants by *terms*, by name: who ranks first, what is guaranteed, and limits.
+
+        Without terms for anybody there are no tenants. *nodes* are what there is, *past* what tenants have held of
+        late (``FairShare``); ``None`` leaves either as it is. Within a tenant the policy's order holds. Costs a look
+        at everyone who waits.
+        """
+        fair_share, before, others = self.fair_share, self.fair_share.in_force, self.fair_share.terms != terms
+        fair_share.advance(now)
+        fair_share.set_terms(terms)
+        if nodes is not None:
+            fair_share.set_nodes(nodes)
+        if fair_share.in_force and (nodes is not None or not before):
+            fair_share.clear()
+            for job in self.planner.running.values():
+                assert job.placement is not None
+                fair_share.hold(job.id, job.request.tenant, job.demand, job.placement.shares)
+        if past is not None:
+            fair_share.set_past(past)  # what is held has been since that time
+        if others:
+            self._sort_anew(now)
+        if fair_share.in_force:
+            self._rank_all(now)
+
+    def _sort_anew(self, now: float) -> None:
+        """Put everyone who waits into the queue of its kind: limits or terms are other ones."""
         for job in self.waiting.values():
             queue = job.queue
             if queue is not None and queue.key != (key := self._key(job)):
@@ -205,6 +244,27 @@ class Scheduler:
     def gave_back(self, id: str) -> None:
         """Stop counting *id*, which does not run here, in the use of its tenant."""
         self._dispatch.allowed(self.tenant_limits.free(id))
+        self._ranked(self.fair_share.free(id))
+
+    def _hold(self, job: ScheduledJob, placement: Placement) -> None:
+        """Count what *job* holds from now on."""
+        self.tenant_limits.hold(job.id, job.request.tenant, job.demand)
+        if self.fair_share.in_force:
+            tenant = self.fair_share.hold(job.id, job.request.tenant, job.demand, placement.shares)
+            self._queues.rank(tenant, self.fair_share.rank, job.queue)
+
+    def _ranked(self, tenant: str) -> None:
+        """Take note that *tenant* holds less than before."""
+        if tenant and self.fair_share.in_force:
+            self._queues.rank(tenant, self.fair_share.rank)
+            self._dispatch.allowed_tenant(tenant)
+
+    def _rank_all(self, now: float) -> None:
+        """Rank all tenants anew, by what they have held until now."""
+        self._ranked_at = now
+        self.fair_share.weigh_past()
+        for tenant in self._queues.groups():
+            self._queues.rank(tenant, self.fair_share.rank)
 
     def refresh(self, now: float) -> None:
         """Look at an engine that others changed: everything is tried again, and reservations are made anew.
@@ -231,6 +291,7 @@ class Scheduler:
         Promises stand until then, and who was told to stop is to be told by ``adopt``.
         """
         self.tenant_limits.clear()
+        self.fair_share.clear()
         self.engine = self.planner.engine = self._dispatch.engine = engine
         for job in list(self.planner.running.values()):
             self._cancel(job)
@@ -255,6 +316,9 @@ class Scheduler:
         When more could be said than *limit*, ``next_wakeup`` is *now*.
         """
         self._now = now
+        self.fair_share.advance(now)
+        if self.fair_share.in_force and now >= self._ranked_at + RANK_EVERY_S:
+            self._rank_all(now)
         self._expire(now)
         decisions: list[Decision] = []
         self._tell(decisions, limit)
@@ -273,7 +337,7 @@ class Scheduler:
         while heap and limit > 0:
             _, job = heapq.heappop(heap)
             assert job.queue is not None, "it stands in a queue"
-            if self._queues.holds(job.request.tenant):
+            if self._queues.holds(job.request.tenant) or self._queues.holds(TENANT + job.queue.group):
                 return
             following = job.queue.jobs.after(job.handle)
             if following is not None:
@@ -312,7 +376,8 @@ class Scheduler:
 
         ``position``, of how many ``waiting`` in queues; ``waited_s``; ``depends_on`` and ``not_before``;
         ``reservation`` (``start``, ``None`` when nobody knows it, ``nodes``, and ``stopping``, who is being stopped for
-        it); ``held_up_by``, who has reservations in its way; ``stands_aside``, whether its tenant's limits keep it out.
+        it); ``held_up_by``, who has reservations in its way; ``stands_aside``, whether its user's or tenant's limits
+        keep it out; ``tenant``, where tenants share: a ``TenantReport``.
         Raises BadRequest when it does not wait.
         """
         job = self.waiting.get(id)
@@ -336,6 +401,8 @@ class Scheduler:
                 "nodes": list(reservation.nodes),
                 "stopping": [victim for victim in reservation.plan.victims if victim in self.running],
             }
+        if group := self.fair_share.group(job.request.tenant):
+            report["tenant"] = self.fair_share.report(group, job.demand, self._queues.groups())
         end = job.expected_end(now)
         if report["fits"] and not report["stands_aside"]:
             report["held_up_by"] = [
@@ -373,6 +440,8 @@ class Scheduler:
         key = self._key(job)
         queue = self._queues.get(key)
         self._queues.add(job, key, self._translate(job.demand) if queue is None else queue.arguments)
+        if queue is None and key.group:
+            self._queues.rank(key.group, self.fair_share.rank)
         self._admit(job, now)
         if self.planner.stopped_for:
             self._resume(job, now)
@@ -384,10 +453,15 @@ class Scheduler:
 
     def _key(self, job: ScheduledJob) -> Key:
         tenant, length = job.request.tenant, length_class(job.request.expected_s) if self.policy.uses_estimates else 0
-        return job.demand, length, tenant if self.tenant_limits.limits_of(tenant) is not None else ""
+        limited = tenant if self.tenant_limits.limits_of(tenant) is not None else ""
+        group = self.fair_share.group(tenant)
+        return Key(job.demand, length, limited, group, bool(group) and self.fair_share.limits_models(group))
 
     def _admit(self, job: ScheduledJob, now: float) -> None:
         # Nothing is promised to one that its tenant's limits keep out.
+        group = self.fair_share.group(job.request.tenant)
+        if group and self.fair_share.over_limit(group, job.demand):
+            return
         if self.tenant_limits.has_capacity(job.request.tenant, job.demand):
             self.policy.admit(job, self.planner, now)
 
@@ -438,12 +512,14 @@ class Scheduler:
         tenant = self.tenant_limits.free(id)
         self._dispatch.freed(early)
         self._dispatch.allowed(tenant)
+        self._ranked(self.fair_share.free(id))
         return job
 
     def _started(self, job: ScheduledJob, now: float) -> None:
         """Take note that *job* has started: its room is held, and it waits no longer."""
         del self.waiting[job.id]
-        self.tenant_limits.hold(job.id, job.request.tenant, job.demand)
+        assert job.placement is not None, "it has just begun"
+        self._hold(job, job.placement)
         self._leave(job)
         self._watch(job, now)
 

@@ -17,9 +17,9 @@ from cryptography import x509
 
 import actorgrid
 from actorgrid.actors.ledger.answers import MemberAnswer, RevokeAnswer
+from actorgrid.actors.ledger.credential_records import JoinTokenRecord
 from actorgrid.actors.ledger.join_tokens import ID_BYTES, NONCE_BYTES, SECRET_BYTES, make_token
 from actorgrid.actors.ledger.query_answers import LedgerStatus
-from actorgrid.actors.ledger.record_types import JoinTokenRecord
 from actorgrid.errors import ActorGridError, BadRequest, KeyUnusable, Overloaded, PortInUse
 from actorgrid.supervisors.server import handles
 

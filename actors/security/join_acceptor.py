@@ -19,8 +19,8 @@ from enum import Enum
 
 from cryptography import x509
 
+from actorgrid.actors.ledger.credential_records import JoinTokenRecord
 from actorgrid.actors.ledger.join_tokens import NONCE_BYTES, JoinClaim, check_claim, redeem
-from actorgrid.actors.ledger.record_types import JoinTokenRecord
 from actorgrid.errors import (
     ActorGridError,
     CallTimeout,

@@ -1,7 +1,8 @@
 """The state of an actor of the user's, saved so that its next incarnation goes on from it, on whichever host.
 
 ``save()`` gives any value that can be pickled, and ``load(value)`` takes it. Both are called between two calls of an
-actor that runs one at a time. The file is left for the agent (checkpoint_spool.py), which says what became of it.
+actor that runs one at a time. A detached one leaves a file for the agent (checkpoint_spool.py), which says what became
+of it; one that lives with its creator tells that (owned_checkpoints.py).
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ import pickle  # nosec B403 - of the user's own actor, whose digest the ledger h
 import sys
 import time
 import traceback
+from abc import abstractmethod
 from pathlib import Path
 from typing import Any
 
@@ -36,32 +38,29 @@ PIECE_BYTES = 1 << 20
 
 
 class ActorCheckpoints:
-    """Of one incarnation."""
+    """Of one incarnation: when its state is saved; a subclass says where that goes."""
+
+    bytes_max = CHECKPOINT_BYTES_MAX
+    """Of one state, pickled."""
 
     def __init__(self, thing: Any, policy: CheckpointPolicy) -> None:
         self._thing = thing
         self._policy = policy
-        self._folder = Path(os.environ[SPOOL_VARIABLE])
         self._number = 0
         self._calls = 0
         self._saved_at = time.monotonic()
 
+    @abstractmethod
     def load(self) -> None:
-        """Give the object the state of the last checkpoint, if there is one. Raises what its ``load`` raises,
-        MalformedBody, OSError."""
-        path = os.environ.get(STATE_VARIABLE, "")
-        if not path:
-            return
-        found = hashlib.sha256()
-        with open(path, "rb") as file:
-            while piece := file.read(PIECE_BYTES):
-                found.update(piece)
-            if found.hexdigest() != os.path.basename(path):
-                raise MalformedBody("the checkpoint is not what was entered", asked=os.path.basename(path))
-            file.seek(0)
-            check_head(file.read(HEAD_BYTES), os.environ.get(JOB_ID, ""))
-            state = pickle.load(file)  # nosec B301 - as above
-        self._thing.load(state)
+        """Give the object the state of the last checkpoint, if there is one. Raises what its ``load`` raises."""
+
+    @abstractmethod
+    def leave(self, number: int, data: bytes) -> None:
+        """Give a state away, to be kept. Raises StorageError."""
+
+    @abstractmethod
+    def wait(self, number: int) -> EnteredCheckpoint:
+        """Wait until a state is kept. Raises why it is not, CallTimeout."""
 
     @property
     def is_timed(self) -> bool:
@@ -102,23 +101,55 @@ class ActorCheckpoints:
             self.save_quietly()
 
     def save(self) -> int:
-        """Save the state and leave it for the agent; gives its number. Raises what ``save`` raises,
-        UnpicklableResult, BodyTooLarge, StorageError."""
+        """Save the state and give it away; gives its number. Raises what ``save`` raises, UnpicklableResult,
+        BodyTooLarge, StorageError."""
         data = dump_value(self._thing.save(), None)
-        if len(data) > CHECKPOINT_BYTES_MAX:
+        if len(data) > self.bytes_max:
             raise BodyTooLarge(
                 "what save() gives is too large for a checkpoint",
                 asked=f"{len(data)} bytes",
-                found=f"at most {CHECKPOINT_BYTES_MAX}",
+                found=f"at most {self.bytes_max}",
                 hint="save what is needed to go on; large data that does not change belongs elsewhere",
             )
-        try:
-            leave(self._folder, self._number + 1, lambda file: file.write(data))
-        except OSError as error:
-            raise StorageError(f"cannot leave the checkpoint: {error.strerror}", asked=str(self._folder)) from error
+        self.leave(self._number + 1, data)
         self._number += 1
         self._calls, self._saved_at = 0, time.monotonic()
         return self._number
+
+    def now(self) -> EnteredCheckpoint:
+        """Save the state, and wait until the job has it."""
+        return self.wait(self.save())
+
+
+class JobCheckpoints(ActorCheckpoints):
+    """Those of a detached actor, which are its job's."""
+
+    def __init__(self, thing: Any, policy: CheckpointPolicy) -> None:
+        super().__init__(thing, policy)
+        self._folder = Path(os.environ[SPOOL_VARIABLE])
+
+    def load(self) -> None:
+        """As of ActorCheckpoints. Raises MalformedBody and OSError, too."""
+        path = os.environ.get(STATE_VARIABLE, "")
+        if not path:
+            return
+        found = hashlib.sha256()
+        with open(path, "rb") as file:
+            while piece := file.read(PIECE_BYTES):
+                found.update(piece)
+            if found.hexdigest() != os.path.basename(path):
+                raise MalformedBody("the checkpoint is not what was entered", asked=os.path.basename(path))
+            file.seek(0)
+            check_head(file.read(HEAD_BYTES), os.environ.get(JOB_ID, ""))
+            state = pickle.load(file)  # nosec B301 - as above
+        self._thing.load(state)
+
+    def leave(self, number: int, data: bytes) -> None:
+        """As of ActorCheckpoints."""
+        try:
+            leave(self._folder, number, lambda file: file.write(data))
+        except OSError as error:
+            raise StorageError(f"cannot leave the checkpoint: {error.strerror}", asked=str(self._folder)) from error
 
     def wait(self, number: int) -> EnteredCheckpoint:
         """Wait until a checkpoint is the job's. Raises why it is not (StaleToken, DiskFull, ...), CallTimeout."""
@@ -135,7 +166,3 @@ class ActorCheckpoints:
             asked=f"checkpoint {number}",
             hint="it is entered as soon as the agent and a majority of the voters can be reached",
         )
-
-    def now(self) -> EnteredCheckpoint:
-        """Save the state, and wait until the job has it."""
-        return self.wait(self.save())

@@ -29,6 +29,7 @@ import re
 import stat
 import struct
 from contextlib import suppress
+from functools import cached_property
 from pathlib import Path
 
 import msgpack
@@ -90,6 +91,7 @@ class AttemptDir:
             raise BadRequest("not the id of an attempt", asked=attempt_id[:100])
         self.attempt_id = attempt_id
         self.path = parent / attempt_id
+        self._at = f"{self.path}{os.sep}"  # joining paths as objects costs more than most of what is done with them
 
     @property
     def stdout(self) -> Path:
@@ -101,7 +103,7 @@ class AttemptDir:
         """The file with the attempt's standard error."""
         return self.path / "stderr"
 
-    @property
+    @cached_property
     def result(self) -> Path:
         """The result file of a function job."""
         return self.path / "result.bin"
@@ -116,12 +118,12 @@ class AttemptDir:
         """The attempt's own copy of a directory that came along."""
         return self.path / "cwd"
 
-    @property
+    @cached_property
     def credential_file(self) -> Path:
         """The file in which clients inside the attempt find the address of this host's API and a credential."""
         return self.path / "credential.json"
 
-    @property
+    @cached_property
     def status_file(self) -> Path:
         """The file that says how the attempt ended."""
         return self.path / "status.msgpack"
@@ -184,10 +186,10 @@ class AttemptDir:
 
         Never runs twice: a second caller gets None even after the first was killed.
         """
-        lock = os.open(self.path / "lock", os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+        lock = os.open(f"{self._at}lock", os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
         try:
             fcntl.lockf(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            if self.status_file.exists():
+            if os.path.exists(f"{self._at}status.msgpack"):
                 raise FileExistsError(self.status_file)
             if not self._note_started(lock):
                 raise FileExistsError(self.path / "started")
@@ -200,14 +202,14 @@ class AttemptDir:
         """Make the mark that the attempt has begun; ``False`` when it is there. Raises OSError."""
         from .linux import boot_id
 
-        data, started = msgpack.packb({"pid": os.getpid(), "boot_id": boot_id()}), self.path / "started"
+        data, started = msgpack.packb({"pid": os.getpid(), "boot_id": boot_id()}), f"{self._at}started"
         if os.path.lexists(started):
             return False  # a second name of the lock's file: what the first one wrote stays
         try:
             # Whole before it has the name. Whoever holds the lock is the only one who writes.
             os.pwrite(lock, data, 0)
             os.ftruncate(lock, len(data))
-            os.link(self.path / "lock", started, follow_symlinks=False)
+            os.link(f"{self._at}lock", started, follow_symlinks=False)
         except FileExistsError:
             return False
         except OSError as error:
@@ -228,8 +230,8 @@ class AttemptDir:
 
             status = {**status, "unsynced_in": boot_id()}
         data = msgpack.packb(status, use_bin_type=True)
-        reserved = self.path / "status.tmp"
-        fd = open_to_write(self.path, reserved.name)
+        reserved = "status.tmp"
+        fd = open_to_write(self.path, reserved)
         try:
             os.pwrite(fd, data, 0)
             if durably:
@@ -239,7 +241,7 @@ class AttemptDir:
                 os.fsync(fd)
         finally:
             os.close(fd)
-        os.rename(reserved, self.status_file)
+        os.rename(f"{self._at}{reserved}", self.status_file)
         if durably:
             sync_folder(self.path)
         return status
@@ -252,7 +254,7 @@ class AttemptDir:
 
     def exists(self) -> bool:
         """Whether the attempt was set up on this host."""
-        return (self.path / "spec.msgpack").exists()
+        return os.path.exists(f"{self._at}spec.msgpack")
 
     def read_spec(self) -> WorkSpec | None:
         """The spec of what to run; None where there is none, or the work has put something else in its place."""
@@ -264,7 +266,7 @@ class AttemptDir:
 
     def read_started(self) -> WorkStarted | None:
         """Which shim took the attempt; None when none ever did, and empty when that cannot be read any more."""
-        if not (self.path / "started").exists():
+        if not os.path.exists(f"{self._at}started"):
             return None
         return started_of(self._read("started"))
 
@@ -274,7 +276,7 @@ class AttemptDir:
 
     def reported(self) -> bool:
         """Whether the ledger knows the end."""
-        return (self.path / "reported").exists()
+        return os.path.exists(f"{self._at}reported")
 
     def shim_pid(self) -> int | None:
         """The pid of the shim that holds the lock, or None when none does. Takes no lock itself.
@@ -333,6 +335,8 @@ class AttemptDir:
 
     def _read(self, name: str) -> object:
         """What the file holds, unpacked; None where that cannot be had."""
+        if not os.path.lexists(f"{self._at}{name}"):
+            return None  # as most are that are looked for: an attempt begins with nothing
         try:
             data = read_whole(self.path, name, 64 * MAX_STATUS_BYTES)
             return None if data is None else msgpack.unpackb(data, raw=False)

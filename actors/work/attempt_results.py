@@ -8,24 +8,21 @@ ledger is told. Threads wait for the disk, since a file system commits what seve
 from __future__ import annotations
 
 import os
-import threading
-from collections import deque
 from collections.abc import Callable, Sequence
-from contextlib import suppress
 from functools import partial
 from pathlib import Path
-from queue import Empty, SimpleQueue
 
 from actorgrid.actors.files.untrusted_files import open_to_read, size_of
 from actorgrid.actors.ledger.graph_records import StepResultRecord
 from actorgrid.configs.fsync import sync_folder
 from actorgrid.endings import STDERR_READ_BYTES
 from actorgrid.errors import MalformedBody, NotARegularFile
-from actorgrid.supervisors.runtime import Runtime, Waiter
+from actorgrid.supervisors.runtime import Runtime
 from actorgrid.transports.task_frames import JobResult, decode_result
 
 from .attempt_dir import AttemptDir
 from .command_steps import result_of_command
+from .file_threads import FileThreads
 from .outcomes import outcome_of
 from .step_results import read_index
 from .work_records import AttemptEnd, WorkStatus, lost_spec
@@ -33,66 +30,19 @@ from .work_records import AttemptEnd, WorkStatus, lost_spec
 MAX_ERROR_RESULT_BYTES = 4 * 2**20
 """A result file larger than that is not read by the agent."""
 THREADS = 4
-"""What waits for one of them is bounded by the attempts that a host runs (``work.max_attempts``)."""
 TOGETHER_MAX = 8
 """What one of them takes at once: they share the sync of the folder that theirs are in, and are told together."""
 
 
-class ResultSync:
-    """Of one host. Its threads are there from the first result on."""
-
-    def __init__(self, runtime: Runtime) -> None:
-        self._runtime = runtime
-        self._asked: SimpleQueue[tuple[Path, str, Waiter]] = SimpleQueue()
-        self._done: deque[tuple[Waiter, Exception | None]] = deque()
-        self._wake = -1
-
-    async def synced(self, folder: Path, name: str) -> None:
-        """Return when the file *name* of *folder* is on disk, under that name. Raises OSError, NotARegularFile."""
-        if self._runtime.in_place:
-            sync(folder, name)
-            return
-        if self._wake < 0:
-            self._begin()
-        waiter = Waiter()
-        self._asked.put((folder, name, waiter))
-        await waiter
-
-    def _begin(self) -> None:
-        self._wake = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
-        self._runtime.watch(self._wake, self._tell)
-        for _ in range(THREADS):
-            threading.Thread(target=self._work, daemon=True).start()
-
-    def _work(self) -> None:
-        while True:
-            asked = [self._asked.get()]
-            with suppress(Empty):
-                while len(asked) < TOGETHER_MAX:
-                    asked.append(self._asked.get_nowait())
-            errors = sync_all([(folder, name) for folder, name, _ in asked])
-            self._done.extend((waiter, error) for (_, _, waiter), error in zip(asked, errors, strict=True))
-            os.eventfd_write(self._wake, 1)
-
-    def _tell(self) -> None:
-        os.eventfd_read(self._wake)
-        while self._done:
-            waiter, error = self._done.popleft()
-            if error is None:
-                waiter.set(None)
-            else:
-                waiter.fail(error)
-
-
-def sync(folder: Path, name: str) -> None:
-    """Have the file *name* of *folder*, and that it is there, on disk. Raises OSError, NotARegularFile."""
-    (error,) = sync_all([(folder, name)])
-    if error is not None:
-        raise error
+def result_sync(runtime: Runtime) -> FileThreads[tuple[Path, str], None]:
+    """The threads of one host that have files on disk: ``run((folder, name))`` returns when the file *name* of *folder*
+    is there, under that name. Raises OSError, NotARegularFile."""
+    return FileThreads(runtime, sync_all, THREADS, TOGETHER_MAX)
 
 
 def sync_all(files: Sequence[tuple[Path, str]]) -> list[OSError | NotARegularFile | None]:
-    """``sync`` for several: what each raised. The folder that theirs are in is synced once, behind all of them."""
+    """Have files of folders, by (folder, name), on disk: what each raised. The folder that theirs are in is synced
+    once, behind all of them."""
     errors = [_error_of(partial(_sync_file, folder, name)) for folder, name in files]
     parents = {folder.parent for (folder, _), error in zip(files, errors, strict=True) if error is None}
     failed = {parent: _error_of(partial(sync_folder, parent)) for parent in parents}
@@ -133,7 +83,8 @@ def end_of(directory: AttemptDir, status: WorkStatus) -> AttemptEnd:
     if count is not None:
         # What was done is done, also where the attempt ended badly after it.
         results = read_index(directory.path, directory.result.name, count)
-        if results is not None:
+        is_void = facts["outcome"] == "lost" and spec["function"].get("live_inputs")  # of items that do not count
+        if results is not None and not is_void:
             facts["results"] = [dict(each) for each in results]
     return facts
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 import hashlib
 import os
 import secrets
+from collections.abc import Mapping
+from functools import cache
 from pathlib import Path
 from typing import NamedTuple, cast
 
@@ -14,16 +16,23 @@ from actorgrid.actors.ledger.field_checks import Plain
 from actorgrid.actors.ledger.graph_checks import steps_of
 from actorgrid.actors.ledger.record_types import NO_ATTEMPT, NO_HOST, AllocationRecord, JobRecord
 from actorgrid.actors.ledger.records import isolation_of
+from actorgrid.configs.paths import HostPaths
 from actorgrid.supervisors.server import Server
 
+from ..gpu.enforcement import kernel_limits
 from .attempt_dir import AttemptDir
 from .attempt_spans import trace_variable
 from .checkpoint_spec import add_checkpoint, with_checkpoint_link
 from .containers import name_of
-from .environment import by_vendor, device_variables, work_environment
+from .environment import agent_variables, by_vendor, device_variables, work_environment
 from .gang_environment import launcher_variables, rank_variables
 from .inputs import BroughtInputs
+from .isolation.device_nodes import denied_nodes
+from .isolation.plan import basic_spec
+from .mps_variables import NO_MPS
 from .python_environment_spec import asked_of, enter_environment, environment_of_job, environments_in
+from .secret_files import secrets_spec
+from .service_ports import give_port, give_python, give_rank
 from .shim_link import SPEC_VERSION
 from .work_records import WorkSpec
 from .working_dir_spec import with_working_dir
@@ -36,6 +45,12 @@ class ServedBy(NamedTuple):
     control_path: str
 
 
+@cache
+def _sockets_dir(paths: HostPaths) -> Path:
+    """Which takes some 50 µs to say, and stays what it is while the agent runs."""
+    return paths.work_sockets_dir
+
+
 def attempt_spec(
     server: Server,
     ledger: LedgerClient,
@@ -44,20 +59,25 @@ def attempt_spec(
     allocation: AllocationRecord,
     inputs: BroughtInputs,
     served_by: ServedBy | None = None,
+    mps: Mapping[str, str] = NO_MPS,
 ) -> WorkSpec:
-    """The spec of an attempt of *job* (what it means: ``shim.py``); *inputs*: where results of others are."""
+    """The spec of an attempt of *job* (what it means: ``shim.py``); *inputs*: where results of others are.
+
+    *mps*: the variables of its share, where it runs under MPS.
+    """
     paths, settings = server.host.paths, server.host.settings
     attempt_id = allocation["allocation_id"]
     devices = ledger.hosts.get(allocation["host"], NO_HOST).get("devices", [])
     resources = job["resources"]
     kind = job.get("kind", "command")
     steps = steps_of(cast("Plain", job)) if "step_of" in job else None
-    env, fixed = job.get("env") or {}, device_variables(devices, allocation["gpu_uuids"])
+    env, fixed = job.get("env") or {}, {**device_variables(devices, allocation["gpu_uuids"]), **mps}
     rank, attempt = allocation["owner"].get("rank"), (job.get("attempts") or [NO_ATTEMPT])[-1]
+    ranks = {} if rank is None else rank_variables(attempt, rank)
     if rank is not None:
         env = {**launcher_variables(attempt, rank, len(allocation["gpu_uuids"])), **env}
-        fixed |= rank_variables(attempt, rank)
-    sockets = paths.work_sockets_dir  # which takes some 50 µs to say: not once for each of them
+        fixed |= ranks
+    sockets = _sockets_dir(paths)
     spec: WorkSpec = {
         "v": SPEC_VERSION,
         "kind": kind,
@@ -68,7 +88,7 @@ def attempt_spec(
         "title": f"actorgrid: worker {job.get('pool') or allocation.get('pool') or 'general'} job {attempt_id}",
         "command": list(job.get("command") or []),
         "env": work_environment(
-            os.environ,
+            agent_variables(),
             env,
             {**fixed, **trace_variable(job, attempt_id, traced=bool(settings.monitoring.otlp_endpoint))},
             host_tag=host_tag,
@@ -92,6 +112,10 @@ def attempt_spec(
         else served_by.control_path,
         "guard_path": str(guard_path(sockets, host_tag)),
     }
+    slack_bytes = int(settings.gpus.memory_slack)
+    limits = kernel_limits(devices, allocation["gpu_uuids"], allocation["gpu_memory_mib"], slack_bytes)
+    if limits and "container" not in job:
+        spec["device_memory"] = limits
     takes = list(inputs.of_steps.values()) if kind == "command" else []
     if steps is not None and kind == "command":
         spec["step"] = {
@@ -109,6 +133,8 @@ def attempt_spec(
             "own_cwd": str(folder.own_cwd),
         }
     add_checkpoint(spec, job, paths, rank)
+    if inputs.secrets:
+        spec["secrets"] = secrets_spec(job, inputs.secrets)
     if "container" in job:
         spec["container"] = {
             "wish": job["container"],
@@ -120,6 +146,10 @@ def attempt_spec(
         }
     if job.get("pty"):
         spec["pty"] = True
+    if "service" in job:
+        give_port(spec)
+        if ranks:
+            give_rank(spec, ranks)
     environment = environment_of_job(job)
     if environment:
         asked = asked_of(environment, paths, settings)
@@ -127,8 +157,12 @@ def attempt_spec(
         built = environments_in(asked).found(environment)
         if built is not None:
             enter_environment(built, spec["env"])
+    if "service" in job:
+        give_python(spec)
     if served_by is not None:
         spec["served_by"] = served_by.worker_id
+    elif os.geteuid() == 0 and (denied := denied_nodes(devices, allocation["gpu_uuids"])):
+        spec["devices_denied"] = [list(node) for node in denied]
     if kind == "function":
         spec["function"] = {
             "payload_path": str(paths.blobs_dir / str(job["payload_digest"])),
@@ -142,6 +176,9 @@ def attempt_spec(
         }
         if steps is not None:
             spec["function"]["step_inputs"] = inputs.of_steps
+            live = [number for number in steps.get("streams", ()) if str(number) not in inputs.of_steps]
+            if live:
+                spec["function"]["live_inputs"] = live
             spec["function"]["steps"] = [[number, offset, size] for number, _, offset, size in steps["steps"]]
     return with_checkpoint_link(with_working_dir(spec, job, paths), job)
 
@@ -149,7 +186,7 @@ def attempt_spec(
 def standby_spec(server: Server, host_tag: str, kind: str, worker_id: str, title: str, env: dict[str, str]) -> WorkSpec:
     """The spec of a worker that is there before its work. It has no limit of time or memory of its own."""
     paths, settings = server.host.paths, server.host.settings
-    return {
+    spec: WorkSpec = {
         "v": SPEC_VERSION,
         "kind": kind,
         "id": worker_id,
@@ -167,6 +204,10 @@ def standby_spec(server: Server, host_tag: str, kind: str, worker_id: str, title
         "control_path": str(socket_path(paths.work_sockets_dir, f"{host_tag}/{worker_id}", "s")),
         "guard_path": str(guard_path(paths.work_sockets_dir, host_tag)),
     }
+    apart = None if kind == "objects" else basic_spec(settings.work.isolation, paths)
+    if apart is not None:
+        spec["apart"] = apart
+    return spec
 
 
 def socket_path(folder: Path, name: str, kind: str) -> Path:

@@ -29,6 +29,7 @@ from actorgrid.errors import (
     DiskFull,
     HostsTooOld,
     InputLost,
+    IsolationNotGiven,
     LedgerRefused,
     NotARegularFile,
     WorkerLost,
@@ -36,18 +37,20 @@ from actorgrid.errors import (
 from actorgrid.supervisors.server import Server
 
 from .attempt_dir import AttemptDir, is_id
-from .attempt_results import ResultSync, end_of
+from .attempt_results import end_of, result_sync
 from .attempt_specs import attempt_spec
 from .checkpoint_keeper import CheckpointKeeper
 from .credential_files import CredentialFiles
 from .environment import host_tag
-from .function_workers import FunctionWorker, FunctionWorkers, ServedCall, key_of
+from .function_workers import FunctionWorkers, ServedCall
 from .gathered_reports import GatheredReports
 from .housekeeping import end_marked
 from .inputs import NOT_BROUGHT, Inputs
+from .isolation.host import WorkIsolation
 from .lease_renewer import LeaseRenewer
 from .linux import boot_id
 from .live_attempt import NO_JOBS, LiveAttempt, ids_of, is_over, reason_to_end
+from .mps_variables import mps_variables
 from .outcomes import (
     ASKED_TO_END,
     GANG,
@@ -61,12 +64,12 @@ from .outcomes import (
     retry_delay_s,
 )
 from .process_tree import send
-from .python_environment_spec import environments_in, limits_of
 from .shim_link import ShimLink
 from .standing import STANDING_S, StandingAttempts
 from .work_records import AttemptEnd, WorkStatus
 from .zygote_link import ZygoteLink
 
+NO_MORE_TRIES = (DependencyFailed, InputLost, IsolationNotGiven)
 START_TRIES = 10
 LOOK_AGAIN_S = 0.05
 COMMIT_AGAIN_S = 0.5
@@ -88,12 +91,11 @@ class HostAttempts:
         self._ledger = ledger
         self._zygote = zygote
         self._renewer = renewer
-        self._tag = host_tag(server.host.paths.data_dir)
-        self._boot = boot_id()
-        self._inputs = Inputs(server, ledger)
-        self._results = ResultSync(server.runtime)
+        self._tag, self._boot = host_tag(server.host.paths.data_dir), boot_id()
+        self._inputs, self._results = Inputs(server, ledger), result_sync(server.runtime)
         self.checkpoints = CheckpointKeeper(server, ledger)
         self.functions = FunctionWorkers(server, zygote, self._tag)
+        self.apart = WorkIsolation(server, zygote)
         self.standing = StandingAttempts()
         self._looks_at_standing = False
         self._gathered = GatheredReports(server.runtime)
@@ -123,6 +125,7 @@ class HostAttempts:
                 continue
             self.adopted_total += 1
             self._begin(attempt_id, spec["ledger_token"], float(spec["isolation_s"]))
+        self._inputs.secrets.recover(self.live)
 
     def ensure(self, allocation: AllocationRecord) -> None:
         """Run what the ledger granted, unless it runs already, or is a gang's member that is over."""
@@ -139,7 +142,7 @@ class HostAttempts:
         self.standing.remove(attempt_id)  # the place is its own by now, or it is on it
         if live is not None and live.directory.exists() and not self._credentials.has(live.directory.credential_file):
             # From before our start: the API may have moved.
-            self._credentials.write(live.directory.credential_file, allocation)
+            self._credentials.write(live.directory.credential_file, allocation, live.directory.read_spec())
         if live is None and not self._stopping and attempt_id not in self._waiting:
             if reason := reason_to_end(job):
                 self._begin_granted(attempt_id, reason)
@@ -332,6 +335,7 @@ class HostAttempts:
             attempt.state = "reporting"
             await self._report(attempt, facts)
         del self.live[attempt_id]
+        self._inputs.secrets.remove(attempt_id)
         if facts is not None:
             self._credentials.forget(attempt.directory.credential_file)
             # Only now that the ledger knows: what has the mark is not reported again by the next start.
@@ -362,20 +366,17 @@ class HostAttempts:
                 tries += 1
                 try:
                     if self._is_given_back(attempt):
-                        return outcome_of_not_started(
-                            directory.attempt_id,
-                            self._server.host.settings.work.start_timeout_s,
-                            attempt.waits_for,
-                        )
+                        limit_s = self._server.host.settings.work.start_timeout_s
+                        return outcome_of_not_started(directory.attempt_id, limit_s, attempt.waits_for)
                     if not await self._start(attempt):
                         return None
                     if isinstance(attempt.link, ServedCall) and (status := await self._served(attempt, attempt.link)):
                         return await self._ended(attempt, status)
-                except (DiskFull, WorkerLost, DependencyFailed, InputLost, *NOT_BROUGHT) as error:
-                    if tries < START_TRIES and not isinstance(error, DependencyFailed | InputLost):
+                except (DiskFull, WorkerLost, *NO_MORE_TRIES, *NOT_BROUGHT) as error:
+                    if tries < START_TRIES and not isinstance(error, NO_MORE_TRIES):
                         await self._server.sleep(min(1.0, LOOK_AGAIN_S * 2**tries))
                         continue
-                    failed = "failed" if isinstance(error, DependencyFailed) else "lost"
+                    failed = "failed" if isinstance(error, DependencyFailed | IsolationNotGiven) else "lost"
                     return {"outcome": failed, "charge": failed == "failed", "error": error.to_dict()}
                 continue
             if await self._connected(attempt):
@@ -447,17 +448,23 @@ class HostAttempts:
         worker = None
         if not attempt.directory.exists():
             attempt.waits_for = "what it needs from other hosts"
-            inputs = await self._inputs.bring(job)
+            inputs = await self._inputs.bring(job, attempt_id)
+            mps = await mps_variables(self._server, allocation, in_container="container" in job)
             if attempt_id not in self._ledger.allocations or self._stopping:
                 return False  # taken back meanwhile
             # Bringing them has a limit of its own, and may rightly take long: the time to start begins after it.
             attempt.start_by = self._start_by()
+            await self.apart.until_alone(attempt, self._ledger)
+            if self._server.runtime.boottime() >= attempt.start_by or attempt_id not in self._ledger.allocations:
+                return True  # looked at again: it is given back, or was taken back
             attempt.waits_for = "its process to be forked"
-            worker = await self._worker_for(job, allocation)
+            worker = None if self.apart.is_wanted_full(job) else await self.functions.worker_for(job, allocation)
             served_by = None if worker is None else worker.served_by
-            spec = attempt_spec(self._server, self._ledger, self._tag, job, allocation, inputs, served_by)
+            spec = attempt_spec(self._server, self._ledger, self._tag, job, allocation, inputs, served_by, mps)
+            if worker is None:
+                await self.apart.keep(spec, job)
             attempt.directory.create(spec, durably=worker is None)
-            self._credentials.write(attempt.directory.credential_file, allocation)
+            self._credentials.write(attempt.directory.credential_file, allocation, spec)
         if not self._renewer.may_start(attempt.isolation_s) or attempt.stop_reason in ASKED_TO_END:
             if worker is not None:
                 self.functions.give_back(worker)
@@ -481,15 +488,6 @@ class HostAttempts:
         else:
             self._server.runtime.after(TOLD_LATER_S, lambda: self._note_started(attempt))
         return True
-
-    async def _worker_for(self, job: JobRecord, allocation: AllocationRecord) -> FunctionWorker | None:
-        """The worker that is to serve an attempt; None when it needs a process of its own."""
-        if self._server.host.settings.work.calls_per_process <= 1:
-            return None
-        paths = self._server.host.paths
-        built = environments_in(limits_of(paths, self._server.host.settings))
-        key = key_of(job, allocation, paths.blobs_dir, lambda digest: built.found(digest) is not None)
-        return None if key is None else await self.functions.take(key)
 
     def _start_by(self) -> float:
         limit_s: float = self._server.host.settings.work.start_timeout_s
@@ -551,7 +549,7 @@ class HostAttempts:
             if status["unsynced_in"] != self._boot:
                 return outcome_of_lost(directory.attempt_id, "host")
             try:
-                await self._results.synced(directory.path, directory.result.name)
+                await self._results.run((directory.path, directory.result.name))
             except (FileNotFoundError, NotARegularFile):
                 pass  # it left none, which is judged below
             except OSError as error:

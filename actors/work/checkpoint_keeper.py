@@ -10,7 +10,7 @@ Bounds: one copy at a time for each attempt; a file that waits, and the job's la
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -25,6 +25,7 @@ from actorgrid.errors import (
     ActorGridError,
     BadRequest,
     BodyTooLarge,
+    DiskFull,
     LedgerRefused,
     MalformedBody,
     NotARegularFile,
@@ -36,7 +37,7 @@ from actorgrid.supervisors.server import Server
 from ..links.messages import SpreadBlobs
 from .checkpoint_spec import check_head
 from .checkpoint_spool import SpoolAnswer, name_of, remove, tell, waiting
-from .file_threads import FileThreads
+from .file_threads import FileThreads, one_by_one
 from .live_attempt import LiveAttempt
 
 LOOK_S = 0.1
@@ -44,6 +45,7 @@ AGAIN_S = 1.0
 PACKING_BYTES_MAX = 16 * 2**20
 """What an archive of as many files as may be has beside their content."""
 SPREAD_S = 120.0
+THREADS = 2
 LAST_S = 120.0
 """For how long the last one of an attempt that has ended is tried to be entered, before its end is told without."""
 REFUSED = (LedgerRefused, BadRequest, StorageError, NotARegularFile)
@@ -69,10 +71,11 @@ class CheckpointKeeper:
         self.refused_total = 0
         self._server = server
         self._ledger = ledger
-        self._threads = FileThreads(server.runtime)
+        self._threads: FileThreads[Callable[[], _Copied], _Copied] = FileThreads(server.runtime, one_by_one, THREADS)
         self._following: set[str] = set()
         self._copied: dict[str, _Copied] = {}
         self._settled: dict[str, int] = {}  # of attempts, the last that was entered or refused: it may not go away
+        self._without_room: dict[str, int] = {}  # of attempts, one of those: it was refused as the disk was full
         self._named: dict[str, str] = {}  # of jobs that live, the digest of the last one
 
     # -- what attempts leave
@@ -97,22 +100,29 @@ class CheckpointKeeper:
         until = self._server.runtime.monotonic() + LAST_S
         while attempt_id in self._following:  # it is about to see the end, or enters one
             await self._server.sleep(LOOK_S / 2)
-        while outcome not in ("succeeded", "cancelled") and not await self._take(attempt):
+        while outcome not in ("succeeded", "cancelled") and not await self._take(attempt, is_last=True):
             if self._server.runtime.monotonic() > until:
                 self._server.log.warning("the last checkpoint of %s could not be entered", attempt_id)
                 break
             await self._server.sleep(AGAIN_S)
         self._copied.pop(attempt_id, None)
         self._settled.pop(attempt_id, None)
+        self._without_room.pop(attempt_id, None)
         remove(attempt.directory.path)  # nobody takes it any more
 
-    async def _take(self, attempt: LiveAttempt) -> bool:
-        """Enter the newest that waits; ``False`` when that has to be tried again."""
+    async def _take(self, attempt: LiveAttempt, *, is_last: bool = False) -> bool:
+        """Enter the newest that waits; ``False`` when that has to be tried again.
+
+        On a full disk the last one waits for room: nobody makes another.
+        """
         folder, attempt_id = attempt.directory.path, attempt.directory.attempt_id
-        numbers = [number for number in waiting(folder) if number > self._settled.get(attempt_id, 0)]
+        again = self._without_room.get(attempt_id, 0) if is_last else 0
+        settled = self._settled.get(attempt_id, 0)
+        numbers = [number for number in waiting(folder) if number > settled or number == again]
         if not numbers:
             return True
-        number, error = numbers[-1], None
+        number = numbers[-1]
+        error: ActorGridError | None = None
         copied = self._copied.get(attempt_id)
         blobs = self._server.host.paths.blobs_dir
         try:
@@ -132,19 +142,28 @@ class CheckpointKeeper:
         except FileNotFoundError:
             return True  # a newer one has come
         except REFUSED as refused:
+            if is_last and isinstance(refused, DiskFull):
+                self._server.log.warning("the last checkpoint of %s waits for room: %s", attempt_id, refused)
+                return False
             self.refused_total += 1
             self._server.log.info("checkpoint %d of %s is not taken: %s", number, attempt_id, refused)
-            error = refused.to_dict()
+            error = refused
         except ActorGridError as failure:
             self._server.log.warning("checkpoint %d of %s is not entered yet: %s", number, attempt_id, failure)
             return False
+        size_bytes = 0 if copied is None else copied.size_bytes
         try:
-            tell(folder, SpoolAnswer(number, 0 if copied is None else copied.size_bytes, error))
+            tell(folder, SpoolAnswer(number, size_bytes, None if error is None else error.to_dict()))
         except (OSError, NotARegularFile) as failure:
             self._server.log.warning(
                 "what became of checkpoint %d of %s cannot be told: %s", number, attempt_id, failure
             )
-        remove(folder, number)
+        if isinstance(error, DiskFull):
+            self._without_room[attempt_id] = (
+                number  # its shim takes it away and makes another; if there is none, we try
+            )
+        else:
+            remove(folder, number)
         self._settled[attempt_id] = number
         self._copied.pop(attempt_id, None)
         return True

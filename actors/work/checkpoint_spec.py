@@ -21,8 +21,8 @@ from actorgrid.task_context import CHECKPOINT_DIR, CHECKPOINT_FROM
 
 from .archives import checked_bytes, unpack
 from .attempt_dir import AttemptDir, is_id
-from .checkpoint_packing import PACKED
-from .checkpoint_spool import DIRECTORY, UNPACKING
+from .checkpoint_packing import PACKED, list_directory
+from .checkpoint_spool import DIRECTORY, UNPACKING, begin_with
 from .work_records import WorkSpec
 
 LINK_TRIES = 100
@@ -76,6 +76,8 @@ def unpack_checkpoint(spec: WorkSpec) -> None:
                 # Whole or not at all: whoever finds it takes what it holds for the work's.
                 draft = folder.with_name(UNPACKING)
                 unpack(file, draft, PACKED, writable=True)
+                if wanted["takes"]:  # as long as it is like that, it is what the job has already
+                    begin_with(folder.parent, list_directory(draft).digest)
                 draft.rename(folder)
         else:
             folder.mkdir(mode=0o700)

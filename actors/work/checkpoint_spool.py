@@ -2,6 +2,7 @@
 
     ATTEMPT_ID/checkpoint/         the directory whose content follows the job, where it asked for one
     ATTEMPT_ID/checkpoint-7.new    its 7th, whole; renamed into place, by the shim or by an actor
+    ATTEMPT_ID/checkpoint.begun    the digest of the directory's listing as it was unpacked, where it was
     ATTEMPT_ID/checkpoint.told     what became of the last one that the agent took (``SpoolAnswer``)
 
 Only the newest counts: with it, those before are removed. So a file waits there while the agent is away, and no more.
@@ -20,6 +21,7 @@ from typing import BinaryIO, NamedTuple, cast
 import msgpack
 
 from actorgrid.actors.files.untrusted_files import open_to_write, read_whole
+from actorgrid.digests import is_digest
 from actorgrid.errors import ErrorRecord, NotARegularFile
 
 from .attempt_dir import write_whole
@@ -27,6 +29,8 @@ from .attempt_dir import write_whole
 DIRECTORY, UNPACKING = "checkpoint", "checkpoint.unpacking"
 DRAFT = "checkpoint.draft"
 TOLD = "checkpoint.told"
+BEGUN = "checkpoint.begun"
+DIGEST_HEX = 64
 TOLD_BYTES_MAX = 64 * 1024
 LOOKED_AT_MAX = 1_000
 """How many names of the folder are looked at: there are a few, and work that puts more there holds up nobody."""
@@ -75,12 +79,32 @@ def leave(folder: Path, number: int, write: Callable[[BinaryIO], object]) -> Non
     remove(folder, number - 1)
 
 
+def drop_draft(folder: Path) -> None:
+    """Remove what a packer that was killed has begun."""
+    with suppress(OSError):
+        (folder / DRAFT).unlink()
+
+
 def remove(folder: Path, up_to: int | None = None) -> None:
     """Remove those that wait, up to that number, as far as the work lets us."""
     for number in waiting(folder):
         if up_to is None or number <= up_to:
             with suppress(OSError):  # a folder, say: it goes with that of the attempt
                 (folder / name_of(number)).unlink()
+
+
+def begin_with(folder: Path, listing: str) -> None:
+    """Note that the directory began with a *listing* of that digest. Raises OSError, NotARegularFile."""
+    write_whole(folder / BEGUN, listing.encode())
+
+
+def begun_with(folder: Path) -> str:
+    """The digest of the listing that the directory began with; empty: nobody knows."""
+    try:
+        said = (read_whole(folder, BEGUN, DIGEST_HEX) or b"").decode("ascii", "replace")
+    except (OSError, NotARegularFile):
+        return ""
+    return said if is_digest(said) else ""
 
 
 def tell(folder: Path, answer: SpoolAnswer) -> None:

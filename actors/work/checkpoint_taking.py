@@ -1,9 +1,8 @@
 """The shim's part in checkpoints: it watches the directory that follows the job, and has it packed when it is due.
 
 It is due when the work has put the mark there (``READY_MARK``), at each interval if the job asked for one, and once
-more when the work has ended without success. Packing is done by a child, so that the shim goes on; at the end, when
-nothing of the work lives any more, by the shim itself. What is whole waits in the attempt's folder
-(checkpoint_spool.py).
+more when the work has ended without success. Packing is done by a child, so that the shim goes on, and hears what it
+is told also while the last one is packed. What is whole waits in the attempt's folder (checkpoint_spool.py).
 """
 
 from __future__ import annotations
@@ -13,6 +12,7 @@ import os
 import signal
 import stat
 import time
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 
@@ -21,7 +21,7 @@ from actorgrid.checkpoints import READY_MARK
 from actorgrid.errors import ActorGridError, NotARegularFile
 
 from .checkpoint_packing import ChangedMeanwhile, list_directory, pack
-from .checkpoint_spool import leave, told
+from .checkpoint_spool import DIGEST_HEX, begun_with, drop_draft, leave, remove, told
 from .linux import close_all_but, die_with_parent
 from .process_tree import own_rss_bytes, send
 from .work_records import CheckpointSpec
@@ -31,8 +31,10 @@ CHANGING_MAX = 20
 """How often what changes while it is packed is tried again; then it is said, and the next time is waited for."""
 SETTLE_NS = 50_000_000
 """A file that was modified less than so long ago may be modified again without bearing another time."""
-DIGEST_HEX = 64
-_TAKEN, _UNCHANGED, _CHANGING, _FAILED = 0, 10, 11, 12
+FULL_AGAIN_S = 1.0
+FULL_PATIENCE_S = 60.0
+"""For how long the last one is tried again on a full disk."""
+_TAKEN, _UNCHANGED, _CHANGING, _FAILED, _FULL = 0, 10, 11, 12, 13
 
 
 class CheckpointTaker:
@@ -44,8 +46,10 @@ class CheckpointTaker:
         self._stderr_name = stderr_name
         self._directory = Path(spec["folder"])
         self._number = 0
-        self._last = ""  # the digest of the listing of the last one
+        self._last = ""  # the digest of the listing of the last one, or of what it began with
+        self._has_begun = False
         self._last_number = 0
+        self._heard_of = 0  # the last one that is known to be kept, or not
         self._is_owed = False  # what lay there when it was due is in none that counts
         self._mark: tuple[int, int] | None = None
         self._mark_due: tuple[int, int] | None = None
@@ -54,7 +58,10 @@ class CheckpointTaker:
         self._changing = 0
         self._packer = 0
         self._said = -1
+        self._code = _UNCHANGED  # what came of the one before
         self._may_go = False
+        self._is_last = False  # nothing of the work lives any more
+        self._is_wanted = True
 
     @property
     def packer_rss_bytes(self) -> int:
@@ -72,6 +79,8 @@ class CheckpointTaker:
         self._look_at = now + LOOK_S
         if self._packer or not self._directory.is_dir():  # it comes as a whole, once it is unpacked
             return
+        if self._heard_of < self._last_number:
+            self._hear()
         mark = self._read_mark()
         if mark is not None and mark != self._mark:
             self._mark_due = mark
@@ -91,23 +100,55 @@ class CheckpointTaker:
         self._note(os.waitstatus_to_exitcode(status), said.decode("ascii", "replace"))
         return True
 
-    def last(self, has_succeeded: bool) -> None:
-        """Take what lies there at the end, of work that is to go on. Nothing of it lives any more."""
-        if self._packer:
-            send(self._packer, signal.SIGKILL)
-            _, status = os.waitpid(self._packer, 0)
-            self.child_ended(self._packer, status)
+    def last(self, has_succeeded: bool, goes_on: Callable[[], bool]) -> None:
+        """Take what lies there at the end, of work that is to go on. Nothing of it lives any more.
+
+        *goes_on* hears for a little while what the shim is told (``is_last_heard``), hands on its children that ended
+        (``child_ended``), and says whether the attempt still counts: it is asked until this one is packed. On a full
+        disk it is tried again each second, for a minute.
+        """
+        self._is_last = True
+        self._end_packer()
         self._hear()
-        code, mark = _UNCHANGED, self._read_mark()
+        mark = self._read_mark()
         is_due = self._spec["every_s"] or self._is_owed or (mark is not None and mark != self._mark)
+        self._may_go = True
         if not has_succeeded and is_due and self._directory.is_dir():
-            self._number += 1
-            code, _ = self._take()
-        self._may_go = code in (_TAKEN, _UNCHANGED)
+            self._may_go = self._pack_last(goes_on)
         link = Path(self._spec["link"])
         with suppress(OSError):
             if os.readlink(link) == str(self._directory):
                 link.unlink()
+
+    def _pack_last(self, goes_on: Callable[[], bool]) -> bool:
+        """Whether nothing is lost with the directory: it is packed, or not wanted."""
+        until = time.monotonic() + FULL_PATIENCE_S
+        again_at = 0.0
+        while True:
+            now = time.monotonic()
+            if not self._packer and now >= again_at:
+                self._begin()
+            if not goes_on() or not self._is_wanted:
+                self._end_packer()
+                return not self._is_wanted
+            if self._packer or now < again_at:
+                continue
+            if self._code != _FULL or now >= until:
+                return self._code in (_TAKEN, _UNCHANGED)
+            again_at = now + FULL_AGAIN_S
+
+    def is_last_heard(self, reason: str) -> bool:
+        """Whether only the last one is still under way when the work is to stop, which goes on unless it is cancelled:
+        then nobody goes on from it."""
+        self._is_wanted = self._is_wanted and not (self._is_last and reason == "cancelled")
+        return self._is_last
+
+    def _end_packer(self) -> None:
+        if self._packer:
+            send(self._packer, signal.SIGKILL)
+            _, status = os.waitpid(self._packer, 0)
+            self.child_ended(self._packer, status)
+            drop_draft(self._folder)
 
     def clear(self) -> None:
         """Remove the directory once nothing of it is needed any more; what could not be packed stays, for people."""
@@ -125,11 +166,17 @@ class CheckpointTaker:
     def _hear(self) -> None:
         """Hear what became of the last one: when it was refused, as by a full disk, it is to be taken again."""
         answer = told(self._folder)
-        if answer is not None and answer.error is not None and 0 < self._last_number <= answer.number:
+        if answer is None:
+            return
+        self._heard_of = max(self._heard_of, answer.number)
+        if answer.error is not None and 0 < self._last_number <= answer.number:
             self._last, self._last_number, self._is_owed = "", 0, True
+            remove(self._folder, answer.number)  # where it is there still, it takes room that there is not
             self._say(f"number {answer.number} is not kept: {answer.error.get('message', '')}")
 
     def _begin(self) -> None:
+        if not self._has_begun:
+            self._has_begun, self._last = True, begun_with(self._folder)
         self._hear()
         shim_pid = os.getpid()
         self._number += 1  # whatever comes of it: a file of that number may be left though its packer is killed
@@ -169,8 +216,11 @@ class CheckpointTaker:
                 self._say(str(error))
             return _CHANGING, ""
         except OSError as error:
-            full = error.errno in (errno.ENOSPC, errno.EDQUOT)
-            self._say("the disk is full" if full else str(error.strerror))
+            if error.errno in (errno.ENOSPC, errno.EDQUOT):
+                if self._code != _FULL:
+                    self._say("the disk is full")
+                return _FULL, ""
+            self._say(str(error.strerror))
             return _FAILED, ""
         except (ActorGridError, NotARegularFile) as error:
             self._say(str(error))
@@ -183,6 +233,7 @@ class CheckpointTaker:
 
     def _note(self, code: int, digest: str) -> None:
         now = time.monotonic()
+        self._code = code
         if code < 0:  # it was killed, with the work as it seems: what it was to take is still due
             self._mark_due = None
             return

@@ -191,8 +191,11 @@ def _elsewhere(spec: WorkSpec) -> dict[str, Path]:
     return {os.path.relpath(checkpoint["link"], spec["cwd"]): Path(checkpoint["folder"])}
 
 
-def link_tree(source: Path, target: Path) -> None:
-    """Make *target* a copy of the folder *source* by links to its files, which are read-only. Raises OSError."""
+def link_tree(source: Path, target: Path, *, link: bool = True) -> None:
+    """Make *target* a copy of the folder *source* by links to its files, which are read-only. Raises OSError.
+
+    *link*: else its files are copied.
+    """
     target.mkdir(mode=0o700)
     for at, folders, names in os.walk(source):
         here = target / os.path.relpath(at, source)
@@ -208,6 +211,8 @@ def link_tree(source: Path, target: Path) -> None:
                 (here / name).symlink_to(os.readlink(file))
                 continue
             try:
+                if not link:
+                    raise OSError("a copy is wanted")
                 os.link(file, here / name)
             except OSError:  # another file system, or one that has no links
                 shutil.copy2(file, here / name)

@@ -8,6 +8,19 @@ from .work_records import WorkSpec
 
 RUNTIME_FAILED = {"podman": 125, "docker": 125, "apptainer": 255}
 """The exit status by which a runtime says that it, and not the command, has failed."""
+PODMAN_WITHOUT_DEVICE = 126
+"""What Podman leaves with where nothing on the host says what the device is that it is to hand on."""
+_OF_IMAGES = (
+    "manifest unknown",
+    "not known",
+    "short-name",
+    "pull",
+    "image",
+    "initializing source",
+    "container registry",
+    "repository",
+)
+_OF_DEVICES = ("cdi device", "/dev/kfd", "/dev/dri", "device driver", "nvidia-container")
 
 
 def failure_of_runtime(spec: WorkSpec, exit_code: int | None, stderr: str) -> ContainerFailed | None:
@@ -19,14 +32,20 @@ def failure_of_runtime(spec: WorkSpec, exit_code: int | None, stderr: str) -> Co
     marks = {"podman": "Error:", "docker": "docker:", "apptainer": "FATAL:"}
     for name, status in RUNTIME_FAILED.items():
         said = [line for line in lines if line.startswith(marks[name])]
-        if exit_code == status and said:
-            text = said[-1]
-            lower = text.lower()
-            absent = any(word in lower for word in ("manifest unknown", "not known", "short-name", "pull", "image"))
-            return ContainerFailed(
-                f"{name} cannot run the container" + (": the image is not to be had" if absent else ""),
-                asked=str(host["wish"]["image"]),
-                found=text[:1000],
-                hint=f"try it on that host: {name} pull {host['wish']['image']}" if absent else "",
+        text = said[-1] if said else ""
+        lower = text.lower()
+        no_device = any(word in lower for word in _OF_DEVICES)
+        own = exit_code == status or (name == "podman" and exit_code == PODMAN_WITHOUT_DEVICE and no_device)
+        if not own or not said:
+            continue
+        absent = not no_device and any(word in lower for word in _OF_IMAGES)
+        why = ": its GPU cannot be handed on" if no_device else ": the image is not to be had" if absent else ""
+        hint = f"try it on that host: {name} pull {host['wish']['image']}" if absent else ""
+        if no_device:
+            hint = (
+                "NVIDIA's need its container toolkit on that host (Podman: nvidia-ctk cdi generate"
+                " --output=/etc/cdi/nvidia.yaml), AMD's and Intel's their driver's files in /dev"
             )
+        image = str(host["wish"]["image"])
+        return ContainerFailed(f"{name} cannot run the container{why}", asked=image, found=text[:1000], hint=hint)
     return None

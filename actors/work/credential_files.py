@@ -10,6 +10,7 @@ from actorgrid.supervisors.envelope import GetStatus
 from actorgrid.supervisors.server import Server
 
 from .credentials import credential, read_key, write_file
+from .work_records import WorkSpec
 
 ASK_S = 2.0
 ASK_FIRST_S, ASK_MAX_S = 0.1, 5.0
@@ -24,7 +25,7 @@ class CredentialFiles:
         self._server = server
         self._key = b""
         self._url: str | None = None
-        self._files: dict[Path, str] = {}
+        self._files: dict[Path, tuple[str, int]] = {}
 
     def start(self) -> None:
         """Read the key and begin to look for the API. Raises DataDirUnusable."""
@@ -35,11 +36,22 @@ class CredentialFiles:
         """Whether the file was written since this start."""
         return path in self._files
 
-    def write(self, path: Path, allocation: AllocationRecord) -> None:
-        """Let the work that *allocation* was granted to find the API by the file *path*."""
-        text = self._files[path] = credential(self._key, allocation)
-        if not write_file(path, self._url, text):
+    def write(self, path: Path, allocation: AllocationRecord, spec: WorkSpec | None = None) -> None:
+        """Let the work that *allocation* was granted to find the API by the file *path*.
+
+        *spec*: of an attempt, which says whose the file is, now and whenever it is written anew.
+        """
+        uid = spec["apart"]["uid"] if spec is not None and "apart" in spec else 0
+        text = credential(self._key, allocation)
+        self._files[path] = text, uid
+        if not write_file(path, self._url, text, uid):
             self._server.log.warning("%s has no credential: its file cannot be written", allocation["allocation_id"])
+
+    def moved(self, url: str) -> None:
+        """Have all files say that the API is at *url*."""
+        self._url = url
+        for path, (text, uid) in self._files.items():
+            write_file(path, url, text, uid)
 
     def forget(self, path: Path) -> None:
         """Write the file anew no more: its work is over, and whoever calls removes it."""
@@ -68,8 +80,6 @@ class CredentialFiles:
                 pause_s = min(2 * pause_s, ASK_MAX_S)
                 continue
             if url != self._url:
-                self._url = url
-                for path, text in self._files.items():
-                    write_file(path, url, text)
+                self.moved(url)
             pause_s = ASK_FIRST_S
             await self._server.sleep(LOOK_S)

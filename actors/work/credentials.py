@@ -90,11 +90,14 @@ def read_key(path: Path) -> bytes:
     raise DataDirUnusable("the key for work's credentials vanished as it was made", asked=str(path))
 
 
-def write_file(path: Path, url: str | None, text: str) -> bool:
-    """Write *text*, and where to show it, for work to find. ``False`` on a full disk, or when its folder is gone."""
+def write_file(path: Path, url: str | None, text: str, uid: int = 0) -> bool:
+    """Write *text*, and where to show it, for work to find. ``False`` on a full disk, or when its folder is gone.
+
+    *uid*: of the work, where it has one of its own; the file is that uid's, and nobody else's to read.
+    """
     draft = path.with_name(f"{path.name}.{secrets.token_hex(4)}")
     try:
-        _write_new(draft, json.dumps({"url": url, "token": text}))
+        _write_new(draft, json.dumps({"url": url, "token": text}), uid)
         os.replace(draft, path)
     except OSError:
         draft.unlink(missing_ok=True)
@@ -102,7 +105,9 @@ def write_file(path: Path, url: str | None, text: str) -> bool:
     return True
 
 
-def _write_new(path: Path, text: str) -> None:
+def _write_new(path: Path, text: str, uid: int) -> None:
     descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
     with os.fdopen(descriptor, "w", encoding="ascii") as file:
+        if uid:
+            os.fchown(descriptor, uid, uid)
         file.write(text)

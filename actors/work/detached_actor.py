@@ -15,7 +15,7 @@ from actorgrid.objects import here
 from actorgrid.task_context import ATTEMPT_NUMBER
 from actorgrid.user_actor_context import ActorReference, CurrentActor
 
-from .actor_checkpoints import ActorCheckpoints
+from .actor_checkpoints import JobCheckpoints
 from .user_actor import UserActor
 
 
@@ -63,7 +63,7 @@ def serve(
     try:
         user_actor_context.begins(CurrentActor(reference, incarnation, path, host_id))
         thing = made(*args, **kwargs)
-        checkpoints = None if policy is None else ActorCheckpoints(thing, CheckpointPolicy(*policy))
+        checkpoints = None if policy is None else JobCheckpoints(thing, CheckpointPolicy(*policy))
         if checkpoints is not None:
             checkpoints.load()
         actor = UserActor(reference, incarnation, max_concurrency, thing, path, host_id, checkpoints)

@@ -7,6 +7,7 @@ import os
 import re
 import sys
 from collections.abc import Iterable, Mapping, Sequence
+from functools import cache
 from pathlib import Path
 
 from actorgrid.actors.ledger.record_types import DeviceRecord
@@ -45,6 +46,13 @@ def host_tag(data_dir: Path) -> str:
 def passed_on(environment: Mapping[str, str]) -> dict[str, str]:
     """The part of the agent's environment that users' work may see."""
     return {name: value for name, value in environment.items() if name in _PASSED_ON or name.startswith("LC_")}
+
+
+@cache
+def agent_variables() -> Mapping[str, str]:
+    """What work sees of this process's environment, as it was when work was begun first: to look for it takes as long
+    as a short call."""
+    return passed_on(os.environ)
 
 
 def device_variables(host_devices: Iterable[DeviceRecord], granted: Iterable[str]) -> dict[str, str]:

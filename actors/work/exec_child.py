@@ -6,11 +6,16 @@ for it, and ends as it did. When the job's init ends, the kernel ends it with ev
 
 from __future__ import annotations
 
+import errno
 import os
 import signal
+from contextlib import suppress
 from typing import NamedTuple, NoReturn
 
 from .groups import FreezerGroup, KillGroup
+from .isolation.calls import gain_no_privileges
+from .isolation.confine import become
+from .isolation.shut_in import shut_in
 from .job_terminal import be_controlled_by, take_signals
 from .limits import limit_process
 from .linux import (
@@ -23,6 +28,7 @@ from .linux import (
     open_namespace,
 )
 from .shim_child import EXIT_NOT_STARTED
+from .work_records import ApartSpec
 
 
 class ExecFiles(NamedTuple):
@@ -45,6 +51,10 @@ class ExecChild(NamedTuple):
     """Of the pid namespace to enter; 0: none."""
     inside_pid: int = 0
     """A process whose user and mount namespaces are a container's; 0: it runs in none."""
+    apart: ApartSpec | None = None
+    """How the job is kept apart."""
+    work_pid: int = 0
+    """The job's own process, whose namespaces are its."""
 
     def start(self, files: ExecFiles) -> tuple[int, int]:
         """Fork it; gives the pid, and a descriptor: nothing comes of it when the command has begun, else why not."""
@@ -82,6 +92,7 @@ class ExecChild(NamedTuple):
                 enter_namespace(fd)
             if mapped or "user" in kept:
                 drop_capabilities()
+            self._be_apart()
             if files.has_terminal:
                 step = "have a terminal"
                 be_controlled_by(0)
@@ -100,10 +111,29 @@ class ExecChild(NamedTuple):
 
     def _container_namespaces(self) -> dict[str, int]:
         """The namespaces in which the job's container is, and the job itself is not. Raises OSError."""
+        if not self.inside_pid and self.apart is not None and self.apart["hidden"] and os.geteuid() == 0:
+            names = namespaces_apart(self.work_pid, self.init_pid or os.getpid(), ("mnt", "ipc", "uts"))
+            if "mnt" not in names and self.apart["level"] == "full":
+                raise PermissionError(errno.EAGAIN, "the job is not kept apart yet")
+            return {name: open_namespace(self.work_pid, name) for name in names}
         if not self.inside_pid:
             return {}
         names = namespaces_apart(self.inside_pid, self.init_pid or os.getpid(), ("user", "mnt"))
         return {name: open_namespace(self.inside_pid, name) for name in names}
+
+    def _be_apart(self) -> None:
+        """Be the uid of the job, without privileges, as it is. Raises OSError."""
+        if self.apart is None:
+            return
+        if self.apart["level"] == "full" and os.geteuid() != 0:
+            shut_in(self.apart, self.cwd, os.getppid())
+        elif self.apart["level"] == "full":
+            for fd in (0, 1, 2) if os.isatty(0) else (1, 2):
+                os.fchown(fd, self.apart["uid"], self.apart["uid"])
+            become(self.apart, os.getppid())
+        elif self.apart["no_new_privs"]:
+            with suppress(OSError):
+                gain_no_privileges()
 
     def _go_inside(self, fault: int) -> bool:
         """Enter the namespaces of the job's init, in a child: this process waits for it, and ends as it does.

@@ -32,7 +32,7 @@ from actorgrid.transports.frames import encode_frame
 from .attempt_dir import AttemptDir
 from .containment import RECORD, Containment, write_record
 from .linux import boot_seconds
-from .output import OpenFile, times_of
+from .output import OpenFile, carry_all, times_of
 from .process_state import ProcessState, ProcessUse, reset_peak, state_and_use
 from .process_tree import descendants
 from .shim import Shim
@@ -259,7 +259,7 @@ class FunctionShim(Shim):
     def _finish(self) -> None:
         call = self._call
         if call is not None:
-            self._drain()
+            carry_all(self._streams, self._carry)
             if self._error and self._reason == "exited":
                 self._status = 127 << 8
             self._close(call, self._leave_status(call.directory, call.started_at, durably=False), False)

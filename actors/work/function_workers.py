@@ -25,7 +25,7 @@ from .attempt_dir import AttemptDir
 from .attempt_specs import ServedBy, standby_spec
 from .environment import work_environment
 from .frame_link import FrameLink
-from .python_environment_spec import asked_of, environment_of_job
+from .python_environment_spec import asked_of, environment_of_job, environments_in, limits_of
 from .shim_link import MAX_FRAME, connected_stream
 from .work_records import WorkSpec, WorkStatus, status_of
 from .worker_figures import use_of
@@ -70,6 +70,7 @@ def key_of(
         or job.get("stdin_digest")
         or job.get("outputs")
         or "checkpoint" in job
+        or "secrets" in job
     )
     environment = environment_of_job(job)
     if alone or (environment and not is_built(environment)):
@@ -207,6 +208,15 @@ class FunctionWorkers:
         self._idle: list[FunctionWorker] = []  # the longest idle first
         self._all: set[FunctionWorker] = set()
         self._closed = False
+
+    async def worker_for(self, job: JobRecord, allocation: AllocationRecord) -> FunctionWorker | None:
+        """The worker that is to serve an attempt; None when it needs a process of its own."""
+        host = self._server.host
+        if host.settings.work.calls_per_process <= 1:
+            return None
+        built = environments_in(limits_of(host.paths, host.settings))
+        key = key_of(job, allocation, host.paths.blobs_dir, lambda digest: built.found(digest) is not None)
+        return None if key is None else await self.take(key)
 
     async def take(self, key: FunctionKey) -> FunctionWorker:
         """A worker for *key* that serves nothing now: an idle one, or a new one. Raises WorkerLost, DiskFull."""

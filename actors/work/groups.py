@@ -10,11 +10,12 @@ from pathlib import Path
 from typing import NoReturn
 
 from .limits import mount_points, own_group, writable_cgroup
-from .linux import die_with_parent
+from .linux import die_with_parent, read_kernel_file
 from .process_tree import living, send
 
 PREFIX = "actorgrid-"
-_PROBE = f"{PREFIX}probe-"
+PROBE = f"{PREFIX}probe-"
+"""What trials are called, before the number of the process that makes them."""
 FREEZE_PATIENCE_S = 0.2  # for v1 to say FROZEN; what sleeps in a driver may take for ever, and is killed all the same
 FREEZE_LOOK_S = 0.002
 _TRY_S = 2.0
@@ -41,8 +42,7 @@ class _Group:
         found: list[int] = []
         for folder, _folders, _files in os.walk(self.path):
             try:
-                with open(os.path.join(folder, "cgroup.procs"), "rb") as file:
-                    found += map(int, file.read().split())
+                found += map(int, read_kernel_file(os.path.join(folder, "cgroup.procs")).split())
             except OSError:
                 continue  # gone meanwhile, or a threaded group, whose processes the one above lists
         return found
@@ -171,7 +171,7 @@ def _first_that_works(places: list[Path], kind: type[KillGroup] | type[FreezerGr
     for place in places:
         _remove_abandoned(place, kind)
         try:
-            _try_out(kind(place / f"{_PROBE}{os.getpid()}"))
+            _try_out(kind(place / f"{PROBE}{os.getpid()}"))
             return place
         except OSError as error:
             failure = error
@@ -226,7 +226,7 @@ def _be_member(group: KillGroup | FreezerGroup, maker: int, entered: int) -> NoR
 def _remove_abandoned(place: Path, kind: type[KillGroup] | type[FreezerGroup]) -> None:
     """Take away what trials left that were killed: empty groups, and a frozen member, which nothing else ends."""
     try:
-        names = [name for name in os.listdir(place) if name.startswith(_PROBE)]
+        names = [name for name in os.listdir(place) if name.startswith(PROBE)]
     except OSError:
         return
     for name in names:
@@ -235,7 +235,7 @@ def _remove_abandoned(place: Path, kind: type[KillGroup] | type[FreezerGroup]) -
             age_s = time.time() - os.stat(group.path).st_mtime
         except OSError:
             continue  # gone meanwhile
-        if age_s > _ABANDONED_S and not os.path.exists(f"/proc/{name.removeprefix(_PROBE)}"):
+        if age_s > _ABANDONED_S and not os.path.exists(f"/proc/{name.removeprefix(PROBE)}"):
             group.kill()
             group.remove()
 

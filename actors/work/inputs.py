@@ -8,7 +8,7 @@ lost, or keeps it no longer) is no failure of theirs: the graph has it made agai
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from pathlib import Path
 from typing import NamedTuple, cast
 
@@ -38,6 +38,7 @@ from ..ledger.client import LedgerClient
 from ..ledger.messages import Query
 from ..links.messages import FetchBlobs, FetchResult
 from .attempt_dir import AttemptDir
+from .secret_files import SecretFiles
 
 BRING_S = 300.0
 ASKED_AT_ONCE = 1_000
@@ -49,11 +50,13 @@ NOT_BROUGHT = (NotFound, HostUnreachable, CallTimeout, PeerGone, ActorError, Mal
 
 
 class BroughtInputs(NamedTuple):
-    """Where on this host results of others are: of jobs a path; of steps of a graph, by their numbers, a path, and
-    where in that file it begins and how long it is."""
+    """Where on this host its secrets are, and results of others: of jobs a path; of steps of a graph, by their numbers,
+    a path, and where in that file it begins and how long it is."""
 
     of_jobs: dict[str, str] = {}
     of_steps: dict[str, list[str | int]] = {}
+    secrets: str = ""
+    """The folder with a file for each secret; empty: it asked for none."""
 
 
 class Inputs:
@@ -62,13 +65,20 @@ class Inputs:
     def __init__(self, server: Server, ledger: LedgerClient) -> None:
         self._server = server
         self._ledger = ledger
+        self.secrets = SecretFiles(server)
 
-    async def bring(self, job: JobRecord) -> BroughtInputs:
-        """Bring the job's payloads here, and the results that it takes; gives where these are.
+    async def bring(self, job: JobRecord, attempt_id: str) -> BroughtInputs:
+        """Bring the job's payloads here, the results that it takes and its secrets; gives where these are.
 
         Raises NotFound, HostUnreachable and the like when what is needed is on hosts that do not answer, and when it is
         nowhere any more DependencyFailed, of steps of a graph InputLost.
         """
+        brought = await self._bring(job)
+        if not job.get("secrets"):
+            return brought
+        return brought._replace(secrets=await self.secrets.place(attempt_id))
+
+    async def _bring(self, job: JobRecord) -> BroughtInputs:
         digests = tuple(str(job.get(name)) for name in JOB_FILES if job.get(name))
         blobs_dir: Path = self._server.host.paths.blobs_dir
         missing = tuple(digest for digest in digests if not (blobs_dir / digest).exists())
@@ -76,7 +86,7 @@ class Inputs:
             await self._server.call("links", FetchBlobs(missing), BRING_S)
         steps = steps_of(cast("Plain", job)) if "step_of" in job else None
         if steps is not None:
-            found = await self._of_steps(str(steps["graph_id"]), steps["inputs"])
+            found = await self._of_steps(str(steps["graph_id"]), steps["inputs"], steps.get("streams", ()))
             if "puts_back" in steps:
                 found["puts_back"] = await self._put_back(*steps["puts_back"])
             return BroughtInputs(of_steps=found)
@@ -84,8 +94,13 @@ class Inputs:
             return BroughtInputs()
         return BroughtInputs({name: await self._result_of(name) for name in job.get("depends_on") or ()})
 
-    async def _of_steps(self, graph_id: str, numbers: list[int]) -> dict[str, list[str | int]]:
-        """Where on this host what these steps gave is; brought from other hosts, some at a time."""
+    async def _of_steps(
+        self, graph_id: str, numbers: list[int], streams: Collection[int] = ()
+    ) -> dict[str, list[str | int]]:
+        """Where on this host what these steps gave is; brought from other hosts, some at a time.
+
+        Of *streams* that still run nothing is said: their items are taken as they come.
+        """
         records: dict[int, StepRecord] = {}
         for first in range(0, len(numbers), ASKED_AT_ONCE):
             asked = Query("graph_steps", {"graph_id": graph_id, "steps": numbers[first : first + ASKED_AT_ONCE]})
@@ -94,6 +109,9 @@ class Inputs:
             except UnknownJob as error:
                 raise DependencyFailed(f"graph {graph_id} is over", asked=graph_id) from error
             records.update(found["steps"])
+        running = {number for number in streams if records.get(number, _NOTHING)["state"] == "released"}
+        numbers = [number for number in numbers if number not in running]
+        records = {number: record for number, record in records.items() if number not in running}
         gone = [number for number in numbers if records.get(number, _NOTHING)["state"] != "succeeded"]
         attempts = {(record["host"], record["attempt_id"]): "" for record in records.values()}
         if not gone:

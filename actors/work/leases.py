@@ -6,6 +6,7 @@ import math
 import os
 import secrets
 import signal
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ from actorgrid.actors.ledger.records import isolation_of
 from actorgrid.errors import (
     ActorGridError,
     DiskFull,
+    IsolationNotGiven,
     LedgerRefused,
     Overloaded,
     UnknownAllocation,
@@ -24,6 +26,7 @@ from actorgrid.errors import (
 from actorgrid.supervisors.runtime import Waiter
 from actorgrid.supervisors.server import Server
 
+from ..gpu.enforcement import enforced_of_lease, kernel_limits
 from .attempt_dir import AttemptDir, is_id
 from .attempt_specs import object_store_path, socket_path, standby_spec
 from .attempts import COMMIT_AGAIN_S, LOOK_AGAIN_S
@@ -42,10 +45,10 @@ from .core import (
     WorkerPools,
 )
 from .credential_files import CredentialFiles
-from .enforcement import enforced_by, weakest_of
 from .environment import PYTHON, device_variables, host_tag, work_environment
 from .housekeeping import end_marked
 from .lease_renewer import LeaseRenewer
+from .mps_variables import NO_MPS, may_join, mps_variables
 from .process_tree import send
 from .python_environment_spec import limits_of
 from .shim_link import ShimLink
@@ -247,8 +250,15 @@ class Leases:
     async def attach(self, lease_id: str) -> dict[str, Any]:
         """Await a lease's worker; gives the grant. Each call gives a new secret and voids the one before.
 
-        Raises UnknownAllocation, WorkerLost, Overloaded when no worker came free in time, or HostIsolated.
+        Raises IsolationNotGiven, UnknownAllocation, WorkerLost, HostIsolated; Overloaded when no worker came in time.
         """
+        if self._server.host.settings.work.isolation == "full":
+            await self.detach(lease_id)
+            raise IsolationNotGiven(
+                "workers of sessions are there before their user, and cannot be kept apart as this host keeps all work",
+                asked="work.isolation = full",
+                hint="run it as a job: durable=True, or client.run",
+            )
         await self._renewer.until_may_start(ATTACH_WAIT_S)
         worker = self._pools.worker_of(lease_id)
         if worker is None:
@@ -345,10 +355,7 @@ class Leases:
         allocation = self._ledger.allocations.get(lease_id)
         if allocation is None:
             raise self._no_worker(lease_id)
-        devices = self._ledger.hosts.get(allocation["host"], NO_HOST).get("devices", [])
-        amounts = allocation["gpu_milli"], allocation["gpu_memory_mib"]
-        watch = self._server.host.settings.gpus.memory_watch
-        enforced = enforced_by(devices, allocation["gpu_uuids"], *amounts, watch)
+        enforced, weakest = enforced_of_lease(self._ledger.hosts.get(allocation["host"], NO_HOST), allocation)
         kept = self._zygote.containment or Containment("none")
         return {
             "lease_id": lease_id,
@@ -357,7 +364,7 @@ class Leases:
             "secret": self._secrets[worker.worker_id],
             "token": list(allocation["token"]),
             "gpu_uuids": list(allocation["gpu_uuids"]),
-            "enforcement": weakest_of(enforced),
+            "enforcement": weakest,
             "enforced_by": enforced,
             "tenancy": "single",  # workers run under the agent's user
             "containment": kept.kind,
@@ -471,12 +478,13 @@ class Leases:
         devices: list[DeviceRecord],
         granted: tuple[str, ...],
         allocation: AllocationRecord | None = None,
+        mps: Mapping[str, str] = NO_MPS,
     ) -> dict[str, str]:
         grant = allocation or NO_ALLOCATION
         return work_environment(
             os.environ,
             user,
-            device_variables(devices, granted),
+            {**device_variables(devices, granted), **mps},
             host_tag=self._tag,
             work_id=worker_id,
             token=grant.get("token", ()),
@@ -489,13 +497,26 @@ class Leases:
         # One for each lease: what the lease before left running must not find the next one's.
         return AttemptDir(self._server.host.paths.workers_dir, worker_id).path / f"credential-{lease_id}.json"
 
-    def _open(self, worker_id: str, lease_id: str) -> None:
+    async def _open_under_mps(self, worker_id: str, lease_id: str, allocation: AllocationRecord) -> None:
+        mps = await mps_variables(self._server, allocation)
+        worker = self._pools.worker_of(lease_id)
+        if worker is not None and worker.worker_id == worker_id:
+            # What it has begun with CUDA keeps its share, and the next lease may have another.
+            self._pools.worker_spoiled(worker_id)
+            self._open(worker_id, lease_id, mps)
+
+    def _open(self, worker_id: str, lease_id: str, mps: Mapping[str, str] | None = None) -> None:
         allocation = self._ledger.allocations.get(lease_id, NO_ALLOCATION)
+        if allocation and mps is None and may_join(self._server, allocation):
+            self._given.discard(worker_id)
+            self._opening.setdefault(worker_id, [])
+            self._server.spawn(self._open_under_mps(worker_id, lease_id, allocation))
+            return
         if allocation:
             self._credentials.write(self._credential_file(worker_id, lease_id), allocation)
         devices = self._ledger.hosts.get(str(allocation.get("host")), NO_HOST).get("devices", [])
         key = self._pools.key_of(lease_id)
-        env = self._environment(worker_id, dict(key.env), devices, key.gpu_uuids, allocation)
+        env = self._environment(worker_id, dict(key.env), devices, key.gpu_uuids, allocation, mps or NO_MPS)
         secret = secrets.token_urlsafe(32)
         self._secrets[worker_id] = secret
         self._given.discard(worker_id)
@@ -517,7 +538,11 @@ class Leases:
         memory_bytes = int(allocation.get("memory_mib", 0)) * 2**20
         self._renew(worker_id)  # from here on it lives as long as the host's lease lets it
         # Our next start would take a worker whose lease it does not find for one that nobody has used.
-        told = remembered and link is not None and link.send(["limits", memory_bytes])
+        slack_bytes = int(self._server.host.settings.gpus.memory_slack)
+        gpu_memory_mib = allocation.get("gpu_memory_mib", 0)
+        on_devices = kernel_limits(devices, allocation.get("gpu_uuids", ()), gpu_memory_mib, slack_bytes)
+        limits = ["limits", memory_bytes, *([on_devices] if on_devices else [])]
+        told = remembered and link is not None and link.send(limits)
         if link is None or not (told and link.send(["worker", ["session", session]])):
             self._server.log.warning("worker %s does not take lease %s", worker_id, lease_id)
             if link is not None:

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import os
 import resource
+from functools import cache
 from pathlib import Path
 
+PIDS_MAX, PIDS_LEAST = 32_768, 4096
 OOM_SCORE_MORE = 500
 """How much sooner than its agent, in thousandths of the machine's memory, work is killed where memory runs out."""
 
@@ -15,6 +17,7 @@ def limit_process() -> None:
     machine's memory runs out the kernel ends work, whatever its size, before the agent and the shims that look after
     all of it."""
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    limit_pids(pids_max())
     try:
         with open("/proc/self/oom_score_adj", "r+", encoding="ascii") as file:
             score = min(1000, int(file.read()) + OOM_SCORE_MORE)
@@ -24,10 +27,28 @@ def limit_process() -> None:
         return  # it may always be raised; where there is no such file, it counts as before
 
 
-def writable_cgroup(proc: Path = Path("/proc/self")) -> Path | None:
-    """The cgroup v2 folder under which we may make groups with a memory limit, or None.
+@cache
+def pids_max() -> int:
+    """How many processes and threads an attempt may have, by its cgroup; else its uid on this host, where the kernel
+    counts them: PIDS_MAX, and no more than a quarter of what the machine has numbers for."""
+    try:
+        with open("/proc/sys/kernel/pid_max", encoding="ascii") as file:
+            return max(PIDS_LEAST, min(PIDS_MAX, int(file.read()) // 4))
+    except (OSError, ValueError):
+        return PIDS_LEAST
 
-    That is the parent of our own group (or our own, when it is the root), if it hands the memory controller
+
+def limit_pids(most: int) -> None:
+    """Let this process fork only while its uid has fewer processes and threads. Root is not counted, nor held to it."""
+    _, hard = resource.getrlimit(resource.RLIMIT_NPROC)
+    most = most if hard == resource.RLIM_INFINITY else min(most, hard)
+    resource.setrlimit(resource.RLIMIT_NPROC, (most, most))
+
+
+def writable_cgroup(proc: Path = Path("/proc/self"), controller: str = "memory") -> Path | None:
+    """The cgroup v2 folder under which we may make groups with a limit by that controller, or None.
+
+    That is the parent of our own group (or our own, when it is the root), if it hands the controller
     down and we may write there: what a service manager's delegation or root gives.
     """
     mine = own_group("cgroup2", proc=proc)
@@ -38,7 +59,7 @@ def writable_cgroup(proc: Path = Path("/proc/self")) -> Path | None:
         controllers = (folder / "cgroup.subtree_control").read_text().split()
     except OSError:
         return None
-    return folder if "memory" in controllers and os.access(folder, os.W_OK) else None
+    return folder if controller in controllers and os.access(folder, os.W_OK) else None
 
 
 def mount_points(kind: str, option: str = "", proc: Path = Path("/proc/self")) -> list[str]:

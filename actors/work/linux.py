@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import ctypes
+import errno
 import os
 import signal
+import struct
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from functools import cache
 
 from actorgrid.errors import HostError
@@ -24,13 +26,15 @@ _libc.capset.argtypes = [ctypes.c_void_p, ctypes.c_void_p]
 _libc.timerfd_create.argtypes = [ctypes.c_int, ctypes.c_int]
 _libc.timerfd_settime.argtypes = [ctypes.c_int, ctypes.c_int, ctypes.c_void_p, ctypes.c_void_p]
 CLONE_NEWNS, CLONE_NEWUSER, CLONE_NEWPID = 0x0002_0000, 0x1000_0000, 0x2000_0000
-MS_NOSUID, MS_NODEV, MS_NOEXEC, MS_REC, MS_SLAVE = 2, 4, 8, 1 << 14, 1 << 19
+CLONE_NEWUTS, CLONE_NEWIPC = 0x0400_0000, 0x0800_0000
+MS_NOSUID, MS_NODEV, MS_NOEXEC, MS_BIND, MS_REC, MS_SLAVE = 2, 4, 8, 1 << 12, 1 << 14, 1 << 19
 _CAP_VERSION_3 = 0x2008_0522
 _TFD_TIMER_ABSTIME = 1
 
 MARK_ATTEMPT = "ACTORGRID_ATTEMPT"
 MARK_HOST = "ACTORGRID_HOST"
 MARK_ROOM = 160
+KERNEL_FILE_BYTES = 16 * 1024
 
 
 def _prctl(option: int, value: int) -> None:
@@ -91,10 +95,10 @@ def namespaces_apart(pid: int, other: int, names: Iterable[str]) -> list[str]:
     return [name for name in names if os.readlink(f"/proc/{pid}/ns/{name}") != os.readlink(f"/proc/{other}/ns/{name}")]
 
 
-def mount(source: str, target: str, kind: str | None, flags: int) -> None:
+def mount(source: str, target: str, kind: str | None, flags: int, options: str = "") -> None:
     """mount(2). Raises OSError."""
-    fs = None if kind is None else kind.encode()
-    _checked(_libc.mount(source.encode(), os.fsencode(target), fs, flags, None))
+    fs, data = (None if text is None else text.encode() for text in (kind, options or None))
+    _checked(_libc.mount(os.fsencode(source), os.fsencode(target), fs, flags, data))
 
 
 def drop_capabilities() -> None:
@@ -192,3 +196,41 @@ def mark(host_tag: str, work_id: str) -> None:
             return
         _MarkRoom.address = env_start + at
     ctypes.memmove(_MarkRoom.address, text.ljust(len(room), b"\0"), len(room))
+
+
+def failure_in_child(attempt: Callable[[], object]) -> int:
+    """The error number that *attempt* fails with, made in a child that dies with us; 0: it does not fail."""
+    read, write = os.pipe2(os.O_CLOEXEC)
+    parent = os.getpid()
+    child = os.fork()
+    if child == 0:
+        number = errno.EIO
+        try:
+            die_with_parent(parent)
+            attempt()
+            number = 0
+        except OSError as error:
+            number = error.errno or errno.EIO
+        finally:
+            os.write(write, struct.pack("=i", number))
+            os._exit(0)
+    os.close(write)
+    with open(read, "rb", buffering=0) as pipe:
+        said = pipe.read(4) or b""
+    os.waitpid(child, 0)
+    return int(struct.unpack("=i", said)[0]) if len(said) == 4 else errno.EIO
+
+
+def read_kernel_file(path: str) -> bytes:
+    """A file that the kernel makes as it is read, of /proc or a cgroup. Raises OSError.
+
+    A Python file asks five questions more of the kernel each time, which cost more than what is read.
+    """
+    fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        pieces = [os.read(fd, KERNEL_FILE_BYTES)]
+        while pieces[-1]:
+            pieces.append(os.read(fd, KERNEL_FILE_BYTES))
+    finally:
+        os.close(fd)
+    return b"".join(pieces)

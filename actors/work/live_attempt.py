@@ -54,15 +54,18 @@ def channel_of(attempt: LiveAttempt | None, attempt_id: str) -> dict[str, Any]:
     """
     spec = attempt.directory.read_spec() if attempt is not None and attempt.state != "reporting" else None
     path = channel_path(spec["control_path"]) if spec is not None else ""
+    is_open = spec is not None and os.path.exists(path)
+    # A shim takes its sockets away last, when the status is written: its end may not have come to us yet.
+    has_ended = spec is None or (not is_open and attempt is not None and attempt.directory.status_file.exists())
     has_begun = attempt is not None and attempt.state == "running"
-    if spec is None or not (has_begun or os.path.exists(path)):
+    if has_ended or spec is None or not (has_begun or is_open):
         raise JobNotRunning(
             "the job does not run on this host just now",
             asked=attempt_id[:100],
-            found="its attempt has ended" if spec is None else "its attempt is being started",
+            found="its attempt has ended" if has_ended else "its attempt is being started",
             hint="ask again; actorgrid why JOB tells more",
         )
-    if not os.path.exists(path):
+    if not is_open:
         raise NotSupported(
             "the job was started by an earlier version of this program, to whose jobs nobody can come",
             asked=attempt_id[:100],

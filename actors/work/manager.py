@@ -15,6 +15,7 @@ from typing import Any, ClassVar
 
 from actorgrid.actors.ledger.attempt_ids import job_of
 from actorgrid.actors.ledger.client import LedgerClient, LedgerFollower
+from actorgrid.actors.ledger.isolation_records import KeptApartRecord
 from actorgrid.actors.ledger.messages import Applied, LedgerSnapshot, Query
 from actorgrid.actors.ledger.query_answers import FilesInUse
 from actorgrid.actors.ledger.record_types import NO_ALLOCATION, NO_HOST, AllocationRecord
@@ -29,6 +30,7 @@ from .attempt_specs import guard_path
 from .attempts import HostAttempts
 from .collected_outputs import bound_outputs
 from .credential_files import CredentialFiles
+from .device_memory_limits import limitable_devices
 from .environment import host_tag
 from .guard import remove_socket_of_gone
 from .housekeeping import (
@@ -55,9 +57,12 @@ from .messages import (
     EndIdle,
     EndOverdrawn,
     EndOverheated,
+    EndUngranted,
     FindChannel,
     FindWorker,
+    IsolationAsked,
     LeaseOutput,
+    LimitableDevices,
     ListAttempts,
     ObjectStoreWanted,
     OwnersOf,
@@ -69,6 +74,7 @@ from .messages import (
 from .object_store import ObjectStoreProcess
 from .outcomes import idle_reason, overdrawn, overdrawn_reason, overheated, overheated_reason
 from .process_tree import owners_of, send
+from .strangers import end_stranger
 from .usage_keeper import WRITE_S, UsageKeeper
 from .work_records import WorkStatus
 from .worker_end import WorkerEnding
@@ -322,10 +328,22 @@ class WorkerManager(LedgerFollower):
         # A pool's worker is marked as itself: its memory is that of the lease it serves, or nobody's.
         return {pid: serving.get(work_id, work_id) for pid, work_id in found.items()}
 
+    @handles(LimitableDevices)
+    def _limitable_devices(self, _request: LimitableDevices) -> list[str] | None:
+        kept = self._zygote.containment
+        if kept is None:
+            return None
+        return sorted(limitable_devices(Path(kept.folder))) if kept.kind == "cgroup" else []
+
     @handles(EndOverdrawn)
     def _end_overdrawn(self, request: EndOverdrawn) -> bool:
         reason = overdrawn_reason(request.gpu_index, request.used_mib, request.granted_mib)
         return self._end_now(request.work_id, reason, overdrawn(request.work_id, reason).message)
+
+    @handles(EndUngranted)
+    def _end_ungranted(self, request: EndUngranted) -> str:
+        live = {*self._attempts.live, *self._leases.known(), *(each.worker_id for each in self._leases.workers())}
+        return end_stranger(request, self._tag, live | self._ledger.allocations.keys())
 
     @handles(EndOverheated)
     def _end_overheated(self, request: EndOverheated) -> bool:
@@ -358,6 +376,10 @@ class WorkerManager(LedgerFollower):
     @handles(StartDelay)
     def _start_delay(self, request: StartDelay) -> dict[str, Any]:
         return self._attempts.start_delay(request.attempt_id)
+
+    @handles(IsolationAsked)
+    async def _isolation_asked(self, _request: IsolationAsked) -> KeptApartRecord:
+        return await self._attempts.apart.kept_apart()
 
     @handles(ContainmentAsked)
     def _containment_asked(self, _request: ContainmentAsked) -> str | None:

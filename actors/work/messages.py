@@ -95,6 +95,14 @@ class OwnersOf:
 
 
 @dataclass(frozen=True, slots=True)
+class LimitableDevices:
+    """Ask of which devices the kernel can limit the memory of work on this host.
+
+    Answer: their addresses on the bus; ``None``: it is not known yet what work is kept in.
+    """
+
+
+@dataclass(frozen=True, slots=True)
 class EndOverdrawn:
     """End at once the work that took more memory of a device than it was granted. Answer: whether it ran."""
 
@@ -102,6 +110,22 @@ class EndOverdrawn:
     gpu_index: int
     used_mib: int
     granted_mib: int
+
+
+@dataclass(frozen=True, slots=True)
+class EndUngranted:
+    """End a process that holds a device without a grant, if it still is what it was taken for.
+
+    Answer: why it is left alone; empty: it was signalled.
+    """
+
+    pid: int
+    work_id: str
+    """The ended work that it is of; empty: nobody's."""
+    since_s: float
+    """When it was first seen, on CLOCK_BOOTTIME."""
+    hard: bool
+    """By SIGKILL; else by SIGTERM."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -170,6 +194,11 @@ class StartDelay:
 @dataclass(frozen=True, slots=True)
 class ContainmentAsked:
     """Ask what work is kept in on this host. Answer: its kind (containment.KINDS); None while that is tried out."""
+
+
+@dataclass(frozen=True, slots=True)
+class IsolationAsked:
+    """Ask how this host keeps work apart. Answer: a KeptApartRecord, once that has been tried. Raises WorkerLost."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from .linux import read_kernel_file
+
 VMSTAT = Path("/proc/vmstat")
 
 
@@ -13,13 +15,11 @@ def oom_kills(vmstat: Path = VMSTAT) -> int | None:
     ``None`` where it does not say (before Linux 4.13, or without /proc).
     """
     try:
-        for line in vmstat.read_text(encoding="ascii").splitlines():
-            name, _, count = line.partition(" ")
-            if name == "oom_kill":
-                return int(count)
+        # Some 180 lines, of which one is wanted.
+        _, found, rest = (b"\n" + read_kernel_file(str(vmstat))).partition(b"\noom_kill ")
+        return int(rest.partition(b"\n")[0]) if found else None
     except (OSError, ValueError):
         return None
-    return None
 
 
 class OomKillsSince:

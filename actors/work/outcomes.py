@@ -10,6 +10,8 @@ from actorgrid.errors import (
     ContainerFailed,
     EnvironmentFailed,
     GpuIdle,
+    InputLost,
+    IsolationNotGiven,
     MemoryLimitExceeded,
     TaskCancelled,
     TaskFailed,
@@ -26,6 +28,7 @@ RETRY_MAX_S = 60.0
 RETRY_JITTER = 0.25
 STDERR_TAIL_BYTES = 2048
 MAKE_ENVIRONMENT, START_CONTAINER = "make the Python environment", "start the container"
+KEEP_APART = "keep it apart"
 """What the child of a shim says that it cannot do, where that has an error of its own."""
 PREEMPTED, GANG, SUPERSEDED = "preempted", "gang", "superseded"
 """Why an attempt is told to end: another is to have its room; another member of its gang has not succeeded; an earlier
@@ -221,6 +224,8 @@ def _judge_exit(
     if spec["kind"] == "function" and result is not None and number is None:
         if result.ok and code == 0:
             return "succeeded", True, None
+        if isinstance(result.error, InputLost) and spec["function"].get("live_inputs"):
+            return "lost", False, result.error  # a step beside it did not come to its end: no fault of this one
         if result.error is not None:
             return ("timed_out" if isinstance(result.error, TaskTimedOut) else "failed"), True, result.error
     elif spec["kind"] == "command" and code == 0:
@@ -246,7 +251,8 @@ def _judge_exit(
 
 
 def _not_started(spec: WorkSpec, why: str) -> ActorGridError:
-    for step, kind in ((MAKE_ENVIRONMENT, EnvironmentFailed), (START_CONTAINER, ContainerFailed)):
+    steps = (MAKE_ENVIRONMENT, EnvironmentFailed), (START_CONTAINER, ContainerFailed), (KEEP_APART, IsolationNotGiven)
+    for step, kind in steps:
         if why.startswith(f"cannot {step}: "):
             return kind(why, asked=spec["id"], hint=f"actorgrid logs {spec['job_id']}")
     if why.startswith("cannot enter"):

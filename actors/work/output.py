@@ -5,7 +5,7 @@ from __future__ import annotations
 import errno
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 from actorgrid.errors import NotARegularFile
 
@@ -17,6 +17,8 @@ OpenFile = Callable[[], int]
 
 READ_BYTES = 64 * 1024
 FULL_DISK_RETRY_S = 0.5
+DRAIN_PATIENCE_S = 10.0
+"""How long output of a dead tree waits for room on a full disk."""
 
 
 class OutputStream:
@@ -137,6 +139,15 @@ class OutputStream:
             os.close(self._file)
         if self._times is not None:
             self._times.close()
+
+
+def carry_all(streams: Iterable[OutputStream], carry: Callable[[OutputStream], bool]) -> None:
+    """Have *carry* pass on what the dead tree has written, for as long as a full disk may take."""
+    patience = time.monotonic() + DRAIN_PATIENCE_S
+    for stream in streams:
+        while carry(stream) or (stream.blocked_until and time.monotonic() < patience):
+            if stream.blocked_until:
+                time.sleep(0.05)
 
 
 def times_of(directory: AttemptDir) -> tuple[OutputTimes, OutputTimes]:

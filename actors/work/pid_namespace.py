@@ -36,6 +36,7 @@ from .linux import (
     die_with_parent,
     drop_capabilities,
     end_with_parent,
+    failure_in_child,
     mount,
     unshare,
 )
@@ -96,28 +97,15 @@ def enter(body: Callable[[], NoReturn], title: str) -> Init:
 
 def try_out() -> None:
     """Run nothing in a namespace and see how it ended. Raises OSError when there is none to be had."""
-    read, write = os.pipe2(os.O_CLOEXEC)
-    maker = os.getpid()
-    child = os.fork()
-    if child == 0:
-        number = errno.EIO
-        try:
-            die_with_parent(maker)
-            adopt_orphans()
-            init = enter(lambda: os._exit(7), "")
-            number = 0 if init.status() == 7 << 8 else errno.EIO
-        except OSError as error:
-            number = error.errno or errno.EIO
-        finally:
-            os.write(write, struct.pack("=i", number))
-            os._exit(0)
-    os.close(write)
-    with open(read, "rb", buffering=0) as pipe:
-        data = pipe.read(4) or b""
-    os.waitpid(child, 0)
-    number = struct.unpack("=i", data)[0] if len(data) == 4 else errno.EIO
+    number = failure_in_child(_end_with_seven)
     if number:
         raise OSError(number, os.strerror(number))
+
+
+def _end_with_seven() -> None:
+    adopt_orphans()
+    if enter(lambda: os._exit(7), "").status() != 7 << 8:
+        raise OSError(errno.EIO, os.strerror(errno.EIO))
 
 
 def _make(body: Callable[[], NoReturn], title: str, shim: int, alive: int, report: int) -> NoReturn:

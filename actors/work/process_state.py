@@ -6,14 +6,20 @@ Read from /proc by whoever looks after the process; the process itself is not as
 from __future__ import annotations
 
 import os
+import re
 import time
+from contextlib import suppress
 from dataclasses import dataclass
 
-KEPT_LINES = frozenset(
+from .linux import read_kernel_file
+
+_KEPT = (
     b"Uid Gid Groups Threads SigBlk SigIgn SigCgt NoNewPrivs Seccomp "
     b"CapInh CapPrm CapEff CapBnd CapAmb Cpus_allowed Mems_allowed".split()
 )
+KEPT_LINES = re.compile(rb"^(?:%s):.*" % b"|".join(_KEPT), re.MULTILINE)
 """Of /proc/PID/status, what a call must leave as it was. Its directory, umask and variables are set anew anyway."""
+SIZE_LINES = re.compile(rb"^(VmRSS|VmHWM):\s*(\d+)", re.MULTILINE)
 _NICE, _CHILDREN_UTIME, _CHILDREN_STIME = 16, 13, 14  # of /proc/PID/stat, counted after the command name
 _TICKS_S = 1.0 / os.sysconf("SC_CLK_TCK")
 _CPU_CLOCK_OF_PROCESS = 2  # CPUCLOCK_SCHED: exact, where the fields of stat count ticks
@@ -44,12 +50,9 @@ class ProcessUse:
 def state_and_use(pid: int) -> tuple[ProcessState, ProcessUse] | None:
     """The state of a process and what it takes, or None when it is gone."""
     try:
-        with open(f"/proc/{pid}/status", "rb") as file:
-            lines = file.read().splitlines()
-        with open(f"/proc/{pid}/stat", "rb") as file:
-            fields = file.read().rpartition(b")")[2].split()
-        with open(f"/proc/{pid}/limits", "rb") as file:
-            limits = file.read()
+        status = read_kernel_file(f"/proc/{pid}/status")
+        fields = read_kernel_file(f"/proc/{pid}/stat").rpartition(b")")[2].split()
+        limits = read_kernel_file(f"/proc/{pid}/limits")
         names = sorted(os.listdir(f"/proc/{pid}/fd"), key=int)
         descriptors = tuple((name, os.readlink(f"/proc/{pid}/fd/{name}")) for name in names)
         root = os.readlink(f"/proc/{pid}/root")
@@ -57,11 +60,8 @@ def state_and_use(pid: int) -> tuple[ProcessState, ProcessUse] | None:
         cpu_s = time.clock_gettime(~pid << 3 | _CPU_CLOCK_OF_PROCESS) + children_s
     except (OSError, ValueError, IndexError):
         return None
-    kept = tuple(line for line in lines if line.partition(b":")[0] in KEPT_LINES)
-    sizes = dict.fromkeys((b"VmRSS", b"VmHWM"), 0)
-    for name, _, rest in (line.partition(b":") for line in lines):
-        if name in sizes:
-            sizes[name] = int(rest.split()[0]) * 1024
+    kept = tuple(KEPT_LINES.findall(status))
+    sizes = {b"VmRSS": 0, b"VmHWM": 0, **{name: int(size) * 1024 for name, size in SIZE_LINES.findall(status)}}
     state = ProcessState(kept, descriptors, limits, root, int(fields[_NICE]))
     return state, ProcessUse(sizes[b"VmRSS"], sizes[b"VmHWM"], cpu_s)
 
@@ -69,7 +69,9 @@ def state_and_use(pid: int) -> tuple[ProcessState, ProcessUse] | None:
 def reset_peak(pid: int) -> None:
     """Have the kernel count the most memory of a process anew, where it can."""
     try:
-        with open(f"/proc/{pid}/clear_refs", "w", encoding="ascii") as file:
-            file.write("5")
+        fd = os.open(f"/proc/{pid}/clear_refs", os.O_WRONLY | os.O_CLOEXEC)
     except OSError:
         return
+    with suppress(OSError):
+        os.write(fd, b"5")
+    os.close(fd)

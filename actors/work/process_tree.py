@@ -7,7 +7,8 @@ import signal
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
-from .linux import MARK_ATTEMPT, MARK_HOST
+from .linux import MARK_ATTEMPT, MARK_HOST, read_kernel_file
+from .work_records import WorkSpec
 
 _PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 _MAX_ROUNDS = 50
@@ -27,8 +28,7 @@ class ProcessFacts:
 def read_process(pid: int) -> ProcessFacts | None:
     """Read one process, or None when it is gone."""
     try:
-        with open(f"/proc/{pid}/stat", "rb") as file:
-            fields = file.read().rpartition(b")")[2].split()
+        fields = read_kernel_file(f"/proc/{pid}/stat").rpartition(b")")[2].split()
     except OSError:
         return None
     if len(fields) < 22:
@@ -47,8 +47,7 @@ def children_of(pid: int) -> list[int]:
     found: list[int] = []
     try:
         for thread in os.listdir(f"/proc/{pid}/task"):
-            with open(f"/proc/{pid}/task/{thread}/children", "rb") as file:
-                found += map(int, file.read().split())
+            found += map(int, read_kernel_file(f"/proc/{pid}/task/{thread}/children").split())
     except FileNotFoundError:
         if os.path.exists(f"/proc/{pid}") and not os.path.exists(f"/proc/self/task/{os.getpid()}/children"):
             return [facts.pid for facts in process_table() if facts.parent == pid]  # kernel without the children file
@@ -164,6 +163,16 @@ def find_marked(host_tag: str) -> dict[int, str]:
             if work_id is not None:
                 found[int(name)] = work_id
     return found
+
+
+def processes_of_work(shim: int, work_id: str, spec: WorkSpec | None, members: Iterable[int] = ()) -> list[int]:
+    """The processes of an attempt or worker: below its shim, *members* of its group, and those of its container."""
+    pids = list(dict.fromkeys([*living(descendants(shim)), *members]))
+    if spec is not None and spec.get("container"):
+        # Of docker they are children of its daemon, and are told by their marks alone.
+        marked = find_marked(str(spec["env"].get(MARK_HOST, "")))
+        pids += [pid for pid, owner in marked.items() if owner == work_id and pid not in pids]
+    return pids
 
 
 def owners_of(pids: Iterable[int], host_tag: str) -> dict[int, str]:

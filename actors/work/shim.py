@@ -15,14 +15,7 @@ People come to the work over channels, at a socket of their own (job_channels.py
 
 (A shim whose worker serves many function jobs, one after another, has more of them: function_shim.py.)
 
-The status it leaves (``status.msgpack``)::
-
-    reason       exited | cancelled | preempted | stopped | timed_out | memory | isolated | refused (never started)
-    exit_code, signal (None where it does not apply), error (text, for refused), started_at, ended_at,
-    max_rss_bytes, cpu_s, dropped {stdout, stderr} bytes, result_bytes, isolated_s,
-    oom_kills (of the host meanwhile, after SIGKILL), outputs (collected_outputs.py, where some were asked for)
-
-The agent learns of the end by the socket closing, and then reads the status.
+The agent learns of the end by the socket closing, and then reads the status (``WorkStatus``).
 """
 
 from __future__ import annotations
@@ -56,13 +49,14 @@ from .containment import (
     unrecorded,
     write_record,
 )
+from .device_memory_limits import DeviceLimits
 from .groups import FreezerGroup, KillGroup, group_name
 from .guard import GuardLink, SharedDeadline
 from .job_terminal import JobTerminal
 from .limits import writable_cgroup
 from .linux import MARK_HOST, BootTimer, boot_seconds
 from .oom_kills import OomKillsSince
-from .output import FULL_DISK_RETRY_S, OutputStream, times_of
+from .output import FULL_DISK_RETRY_S, OutputStream, carry_all, times_of
 from .pid_namespace import Init
 from .pid_namespace import enter as enter_pid_namespace
 from .process_tree import (
@@ -76,17 +70,18 @@ from .process_tree import (
     tree_rss_bytes,
 )
 from .python_environment_spec import hold_python_environment
+from .secret_files import remove_secrets
 from .shim_channels import OpenWork, ShimChannels
 from .shim_child import LONG_STEP, Body, ChildEnds, ShimChild
 from .shim_sockets import AgentSockets, WorkerSocket
 from .work_records import WorkSpec, WorkStatus
-from .worker_process import worker_draft
+from .worker_process import take_draft
 from .working_dir_spec import hold_working_dir
 
 MEMORY_CHECK_S = 0.25
 KILL_AGAIN_S = 0.01
-DRAIN_PATIENCE_S = 10.0  # how long output of a dead tree waits for room on a full disk
 GUARD_AGAIN_S = 1.0
+PACKING_LOOK_MS = 200
 INIT_PID = 1  # inside of its namespace
 
 
@@ -123,16 +118,14 @@ class Shim:
             self._channels.terminal = self._terminal
         self._env: dict[str, str] = spec["env"]
         self._deadline = deadline
-        self._timeout_at = float("inf")
+        self._timeout_at = self._kill_at = float("inf")
         self._memory_bytes: int = spec["memory_bytes"]
+        self._device_limits = DeviceLimits()
         self._memory_check_at = 0.0
         self._prepares = bool(spec.get("environment")) and spec["kind"] != "functions"
         self._oom_kills = OomKillsSince()
-        self._kill_at = float("inf")
-        self._reason = ""
+        self._reason = self._error = ""
         self._status: int | None = None
-        self._usage: Any = None
-        self._error = ""
         self._faults = -1
         self._is_heard_out = False
         self._group: KillGroup | FreezerGroup | None = None
@@ -377,17 +370,17 @@ class Shim:
     def _reap(self) -> None:
         while True:
             try:
-                pid, status, usage = os.wait4(-1, os.WNOHANG)
+                pid, status = os.waitpid(-1, os.WNOHANG)
             except ChildProcessError:
                 return
             if pid == 0:
                 return
             if self._init is not None and pid == self._init.pid:
-                self._usage = usage
                 if self._status is None:
-                    self._first_ended(signal.SIGKILL)  # it was killed, and everything with it
+                    # It may have told before it left, since we last looked; else it was killed, and everything with it.
+                    told = self._init.status()
+                    self._first_ended(signal.SIGKILL if told is None else told)
             elif pid == self._child and self._init is None:
-                self._usage = usage
                 self._first_ended(status)
             elif self._checkpoints is not None and self._checkpoints.child_ended(pid, status):
                 continue
@@ -426,6 +419,8 @@ class Shim:
 
     def _stop(self, reason: str, grace_s: float) -> None:
         """SIGTERM to the tree now, SIGKILL after the grace. The first reason stays; a shorter grace counts."""
+        if self._checkpoints is not None and self._checkpoints.is_last_heard(reason):
+            return  # nothing of the work lives
         if not self._reason:
             self._reason = reason
         self._terminate(grace_s)
@@ -468,7 +463,7 @@ class Shim:
             self._kill_at = 0.0
 
     def _finish(self) -> None:
-        self._drain()
+        carry_all(self._streams, self._carry)
         if self._channels is not None:
             self._channels.close_all()
         if self._kill_at < float("inf"):
@@ -481,7 +476,9 @@ class Shim:
                 self._reason = "memory"
             self._group.remove()
         if self._checkpoints is not None and not self._late:
-            self._checkpoints.last(self._reason == "cancelled" or (self._reason == "exited" and self._status == 0))
+            self._kill_at = float("inf")  # from now on deadlines are taken again: the lease is to last
+            has_succeeded = self._reason == "cancelled" or (self._reason == "exited" and self._status == 0)
+            self._checkpoints.last(has_succeeded, self._packing_goes_on)
         if not self._late:
             has_pack = self._status == 0 and self._reason in ("", "exited")
             self._collected = collect_wanted(self._spec, self._dir, with_pack if has_pack else None)
@@ -489,23 +486,24 @@ class Shim:
             self._checkpoints.clear()
         if self._spec.get("working_dir"):
             remove_tree(self._dir.own_cwd)
+        remove_secrets(self._spec)
         self._leave_status(self._dir, self._started_at)
         if self._guard is not None:
             self._guard.done()
 
-    def _drain(self) -> None:
-        """Carry what the dead tree has written, for as long as a full disk may take."""
-        patience = time.monotonic() + DRAIN_PATIENCE_S
-        for stream in self._streams:
-            while self._carry(stream) or (stream.blocked_until and time.monotonic() < patience):
-                if stream.blocked_until:
-                    time.sleep(0.05)
+    def _packing_goes_on(self) -> bool:
+        """Hear what is said while the last checkpoint is packed; whether it is still wanted."""
+        for fd, event in self._poll.poll(PACKING_LOOK_MS):
+            if event & select.POLLNVAL:
+                self._poll.unregister(fd)  # of what is closed by now
+            else:
+                self._ready(fd)
+        self._reap()
+        return boot_seconds() < self._deadline
 
     def _leave_status(self, directory: AttemptDir, started_at: float, *, durably: bool = True) -> WorkStatus:
         # Before the status is written: whoever finds that takes the attempt for over, and looks for its result.
-        draft = worker_draft(directory.result)
-        if not self._late and draft.exists():
-            draft.rename(directory.result)
+        take_draft(self._spec, directory, self._late)
         status = self._status or 0
         signal_number = os.WTERMSIG(status) if os.WIFSIGNALED(status) else None
         code = os.WEXITSTATUS(status) if signal_number is None else None
@@ -559,7 +557,7 @@ class Shim:
 
     def _open_work_of(self, attempt_id: str, spec: WorkSpec, env: dict[str, str]) -> OpenWork:
         init_pid = 0 if self._init is None else self._init.pid
-        return OpenWork(attempt_id, spec, env, self._group, init_pid, not self._prepares)
+        return OpenWork(attempt_id, spec, env, self._group, init_pid, not self._prepares, self._child)
 
     def _agent_gone(self, _token: str) -> None:
         """Go on alone: the lease bounds how long."""
@@ -570,10 +568,12 @@ class Shim:
                 self._renew(deadline)
             case ["stop", str(reason), (int() | float()) as grace_s]:
                 self._stop(reason, float(grace_s))
-            case ["limits", int(memory_bytes)]:
+            case ["limits", int(memory_bytes), *devices]:
                 self._memory_bytes = memory_bytes
                 if isinstance(self._group, KillGroup) and memory_bytes:
                     self._group.limit_memory(memory_bytes)
+                if not self._device_limits.change(self._group, devices):
+                    self._stop("stopped", 0.0)  # what it was promised to be held to does not hold it
             case ["worker", list(inner)] if self._worker is not None:
                 self._oom_kills.begin()  # of a pool's worker, each session begins anew
                 self._look_at_clock()

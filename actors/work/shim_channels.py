@@ -26,8 +26,7 @@ from .groups import FreezerGroup, KillGroup
 from .job_channels import Channel, ChannelEnd, JobChannels, Served, channel_secret
 from .job_ports import PORTS_SHOWN_MAX, PortConnection, find_port, ports_of
 from .job_terminal import AttachedClient, JobTerminal
-from .linux import MARK_HOST
-from .process_tree import descendants, find_marked, living
+from .process_tree import processes_of_work
 from .work_records import WorkSpec
 
 
@@ -44,6 +43,8 @@ class OpenWork:
     """Of its pid namespace; 0: it has none."""
     is_prepared: bool
     """Whether the work itself has begun: before, its environment is made."""
+    pid: int = 0
+    """Of the command or worker."""
 
 
 class ShimChannels:
@@ -127,14 +128,8 @@ class ShimChannels:
 
 def _pids(work: OpenWork) -> list[int]:
     """The processes of the work."""
-    pids = living(descendants(os.getpid()))
-    if work.group is not None:
-        pids = list(dict.fromkeys([*pids, *work.group.members()]))
-    if work.spec.get("container"):
-        # Of docker they are children of its daemon, and are told by their marks alone.
-        tag = str(work.spec["env"].get(MARK_HOST, ""))
-        pids += [pid for pid, marked in find_marked(tag).items() if marked == work.attempt_id and pid not in pids]
-    return pids
+    members = () if work.group is None else work.group.members()
+    return processes_of_work(os.getpid(), work.attempt_id, work.spec, members)
 
 
 def _child(work: OpenWork, wish: ExecCommand) -> ExecChild:
@@ -146,4 +141,4 @@ def _child(work: OpenWork, wish: ExecCommand) -> ExecChild:
         inside = command_inside(spec, command, dict(wish.env), outside, _pids(work), has_terminal=has_terminal)
         command, inside_pid = inside.command, inside.inside_pid
         env = env if inside.env is None else inside.env
-    return ExecChild(command, env, spec["cwd"], work.group, work.init_pid, inside_pid)
+    return ExecChild(command, env, spec["cwd"], work.group, work.init_pid, inside_pid, spec.get("apart"), work.pid)

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import signal
 import socket
 import traceback
 from collections.abc import Callable
+from pathlib import Path
 from typing import NamedTuple, NoReturn
 
 from setproctitle import setproctitle
@@ -16,14 +18,20 @@ from actorgrid.errors import ActorGridError
 from .checkpoint_spec import unpack_checkpoint
 from .command_steps import put_taken_files
 from .containers import in_container
+from .device_memory_limits import limit_device_memory
+from .group_limits import limit_group
 from .groups import FreezerGroup, KillGroup
 from .guard import SharedDeadline
+from .isolation.confine import become, confine_a_little, enter_own_namespaces
+from .isolation.own_folders import make_own_folders
+from .isolation.shut_in import shut_in
 from .job_terminal import be_controlled_by, take_signals
 from .limits import limit_process
 from .linux import MARK_HOST, boot_seconds, close_all_but, die_with_parent, mark
-from .outcomes import MAKE_ENVIRONMENT, START_CONTAINER
+from .outcomes import KEEP_APART, MAKE_ENVIRONMENT, START_CONTAINER
 from .python_environment_spec import prepare_environment
-from .work_records import WorkSpec
+from .secret_files import add_variables
+from .work_records import ApartSpec, WorkSpec
 from .worker_process import WorkerDeadline
 from .working_dir_spec import unpack_working_dir
 
@@ -72,7 +80,14 @@ class ShimChild(NamedTuple):
                 be_controlled_by(ends.out)
             else:
                 os.setpgid(0, 0)
+            if spec.get("device_memory"):
+                step = "have the kernel limit its GPU memory"
+                if self.group is None:
+                    raise OSError(errno.ENODEV, "it has no cgroup of its own")
+                limit_device_memory(self.group.path, spec["device_memory"])
+                step = "set up"
             if self.group is not None:
+                limit_group(self.group, spec)
                 self.group.enter()
             limit_process()
             step = "open standard input"
@@ -84,6 +99,9 @@ class ShimChild(NamedTuple):
             kept = [0, 1, 2, ends.fault, *(end.fileno() for end in ends.sockets)]
             close_all_but([*kept, deadline_fd] if deadline_fd >= 0 else kept)
             os.umask(0o022)
+            apart = spec.get("apart")
+            if apart is not None and apart["level"] == "basic":
+                confine_a_little(apart)
             if spec.get("environment") and spec["kind"] != "functions":
                 os.write(ends.fault, LONG_STEP)
                 step = MAKE_ENVIRONMENT
@@ -100,6 +118,11 @@ class ShimChild(NamedTuple):
                 os.write(ends.fault, LONG_STEP)
                 step = "have the checkpoint"
                 unpack_checkpoint(spec)
+            step = "have its secrets"
+            add_variables(spec)
+            if apart is not None and apart["level"] == "full":
+                step = KEEP_APART
+                self._be_apart(apart, parent_pid, ends)
             step = f"enter {spec['cwd']}"
             os.chdir(spec["cwd"])
             if self._is_over():
@@ -122,6 +145,18 @@ class ShimChild(NamedTuple):
         except BaseException:  # noqa: BLE001 - the outermost loop of a worker process
             traceback.print_exc()
             os._exit(EXIT_CRASHED)
+
+    def _be_apart(self, apart: ApartSpec, parent_pid: int, ends: ChildEnds) -> None:
+        """Leave what is the agent's, and become the work's uid where there is one. Raises OSError."""
+        own_cwd = Path(self.spec.get("working_dir", {}).get("own_cwd") or "/nonexistent")
+        make_own_folders(apart, own_cwd)
+        if os.geteuid() != 0:
+            shut_in(apart, self.spec["cwd"], parent_pid)
+            return
+        for fd in (1, 2):
+            os.fchown(fd, apart["uid"], apart["uid"])  # /dev/stdout and /dev/stderr are opened anew by name
+        enter_own_namespaces(apart, self.spec["cwd"])
+        become(apart, parent_pid)
 
     def _is_over(self) -> bool:
         """Whether the deadline has passed: asked before it begins, and by a worker before it writes."""

@@ -5,6 +5,7 @@ A step's call is a part of the graph's bundle (``actorgrid/dag/bundle.py``): a p
 
     ("part", offset, size)            a value of its own in the bundle: a function of several steps, a shared value
     ("step", number)                  what another step gave
+    ("stream", number)                the items of another step, which may still run
     ("inline", offset, size, number)  the call of a step that is computed anew here
     ("of", number, offset, size)      the function of a call, which comes first in it, and the number of its step
 
@@ -12,8 +13,9 @@ Numbers are those in the graph; in a bundle of further steps (``actorgrid/graph_
 first of these, and a call says its own, from which the others follow.
 
 *how* is a dict: ``word``, whether what it gives is told to the graph, if it is a number, a truth or a short text;
-``digest``, whether its digest is; ``sweep``, the sweep that it is a trial of (``actorgrid/client/dag.py``);
-``until``, a function of a value that says whether a loop is done.
+``digest``, whether its digest is; ``stream``, whether it gives items, one by one (item_spool.py, live_items.py);
+``sweep``, the sweep that it is a trial of (``actorgrid/client/dag.py``); ``until``, a function of a value that says
+whether a loop is done.
 
 Only workers import this: here users' bytes become objects.
 """
@@ -27,23 +29,28 @@ import mmap
 import pickle  # nosec B403 - a worker exists to run what its authenticated owner sent
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from pathlib import Path
 from types import CoroutineType
 from typing import Any
 
+import actorgrid
 from actorgrid import task_context
 from actorgrid.actors.ledger.graph_checks import is_word
 from actorgrid.actors.ledger.graph_records import StepResultRecord
 from actorgrid.dag.bundle import read_part
 from actorgrid.dag.early_stopping import STOPPED, StoppedTrial
 from actorgrid.dag.step_files import StepFiles, is_pack
-from actorgrid.errors import DependencyFailed, InvalidGraph, StoppedEarly
+from actorgrid.dag.step_items import items_of
+from actorgrid.errors import DependencyFailed, InputLost, InvalidGraph, StoppedEarly
 from actorgrid.graph_extension import GraphExtension, write_extension
 from actorgrid.import_environment import environment_of, take
 from actorgrid.task_context import RunningCall
 from actorgrid.transports.task_frames import decode_result, encode_result
 
 from .function_call import describe_failure, dump_value
+from .item_spool import ItemSpool
+from .live_items import ItemDoor, KeptItems, LiveItems
 from .step_results import with_index
 from .work_records import CallSpec, FunctionSpec
 
@@ -58,7 +65,7 @@ _kept: dict[tuple[str, int], Any] = {}
 def run_steps(spec: CallSpec, write: Callable[[bytes], None]) -> int:
     """Run the steps of an attempt and *write* what they gave; gives the exit code: 0 unless one of them failed."""
     function = spec["function"]
-    steps = _Steps(function)
+    steps = _Steps(function, spec["id"])
     parts: list[bytes] = []
     results: list[StepResultRecord] = []
     size = 0
@@ -77,8 +84,12 @@ def run_steps(spec: CallSpec, write: Callable[[bytes], None]) -> int:
             if isinstance(value, GraphExtension):
                 further = _further_steps(value, how)
                 value = value.value
-            pickled = dump_value(value, function["max_result_bytes"])
-            data = encode_result(pickled)
+            if how.get("stream"):
+                data = ItemSpool(Path(function["result_path"]).parent, function["max_result_bytes"]).write_all(value)
+                value = None
+            else:
+                data = encode_result(dump_value(value, function["max_result_bytes"]))
+            steps.settle()
             steps.gave(number, value)
             if how.get("word") and is_word(value):
                 said["word"] = value
@@ -90,6 +101,8 @@ def run_steps(spec: CallSpec, write: Callable[[bytes], None]) -> int:
                 said["word"] = bool(how["until"](value))
         except BaseException as error:  # noqa: BLE001 - the outermost loop of a step: whatever it raises is its result
             named, exception = describe_failure(error)
+            if steps.broken is not None:  # whatever the step made of that: it is no failure of its own
+                named, exception = steps.broken, None
             data, further, code = encode_result(error=named, exception=exception), b"", 1
             print(named.details.get("traceback", ""), file=sys.stderr, end="")
         took_s = time.perf_counter() - began
@@ -117,9 +130,14 @@ def _further_steps(extension: GraphExtension, how: dict[str, Any]) -> bytes:
 class _Steps:
     """The bundle and the inputs of one attempt."""
 
-    def __init__(self, function: FunctionSpec) -> None:
+    def __init__(self, function: FunctionSpec, attempt_id: str) -> None:
         self._digest = str(function["digest"])
         self._inputs = {int(number): place for number, place in function.get("step_inputs", {}).items()}
+        self._live = {int(number) for number in function.get("live_inputs", ())}
+        self._streams: dict[int, LiveItems] = {}
+        self._over: dict[int, KeptItems] = {}
+        self._attempt_id = attempt_id
+        self._door: ItemDoor | None = None
         self._values: dict[int, Any] = {}
         self._depth = 0
         self._at = 0
@@ -151,10 +169,41 @@ class _Steps:
         """Keep what a step gave, for those after it."""
         self._values[number] = value
 
+    @property
+    def broken(self) -> InputLost | None:
+        """Why what was made of items does not count; ``None``: it may."""
+        return next((each.broken for each in self._streams.values() if each.broken is not None), None)
+
+    def settle(self) -> None:
+        """Wait until the steps whose items were taken have succeeded. Raises InputLost."""
+        for live in self._streams.values():
+            live.settle()
+
+    def items(self, number: int) -> Iterator[Any]:
+        """The items of the step that has this number in the bundle, as they come. Raises DependencyFailed."""
+        number += self._base
+        if number not in self._live:
+            return self._over.setdefault(number, KeptItems(items_of(self._kept(number))))
+        if number not in self._streams:
+            if self._door is None:
+                self._door = actorgrid.connect().http
+            graph_id = self._attempt_id.partition(".")[0]
+            self._streams[number] = LiveItems(self._door, graph_id, number, self._attempt_id)
+        return self._streams[number]
+
     def value(self, number: int) -> Any:
         """What another step gave. Raises DependencyFailed."""
         if number in self._values:
             return self._values[number]
+        data = self._kept(number)
+        if is_pack(data):
+            return StepFiles(data)
+        result = decode_result(data)
+        if result.value is None:
+            raise DependencyFailed(f"step {number} gave no value", asked=str(number), found=str(result.error))
+        return pickle.loads(result.value)  # nosec B301 - a worker reads what a worker of the same owner wrote
+
+    def _kept(self, number: int) -> bytes:
         place = self._inputs.get(number)
         if place is None:
             raise DependencyFailed(f"the call takes what step {number} gave, which it does not depend on")
@@ -162,15 +211,9 @@ class _Steps:
         try:
             with open(path, "rb") as file:
                 file.seek(offset)
-                data = file.read(size)
-            if is_pack(data):
-                return StepFiles(data)
-            result = decode_result(data)
+                return file.read(size)
         except OSError as error:
             raise DependencyFailed(f"what step {number} gave is gone: {error.strerror}", asked=str(number)) from None
-        if result.value is None:
-            raise DependencyFailed(f"step {number} gave no value", asked=str(number), found=str(result.error))
-        return pickle.loads(result.value)  # nosec B301 - a worker reads what a worker of the same owner wrote
 
     def part(self, offset: int, size: int) -> Any:
         """A value of the bundle, kept for the next call of this process."""
@@ -220,6 +263,8 @@ class _StepUnpickler(pickle.Unpickler):
                 return self._steps.step(number)
             case ("of", int(number), int(offset), int(size)):
                 return self._steps.function(number, offset, size)
+            case ("stream", int(number)):
+                return self._steps.items(number)
             case ("part", int(offset), int(size)):
                 return self._steps.part(offset, size)
             case ("inline", int(offset), int(size), int(number)):

@@ -11,11 +11,13 @@ from __future__ import annotations
 
 import json
 import sqlite3
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from itertools import chain
 from pathlib import Path
 from typing import cast
 
-from .usage_rows import UsageEntry, UsageRow, add_row, empty_row, in_order, joined, rows_of
+from .usage_rows import ROWS_MAX, UsageEntry, UsageRow, add_row, empty_row, in_order, jobs_with_most, joined, rows_of
+from .usage_sums import SCHEMA, UsageSums, spans_without
 
 ENTRIES_MAX = 200_000
 TRIM = 20
@@ -46,8 +48,9 @@ class UsageHistory:
         try:
             self._db.execute("pragma journal_mode=wal")
             self._db.execute("pragma synchronous=normal")
-            self._db.executescript(_SCHEMA)
+            self._db.executescript(_SCHEMA + SCHEMA)
             self._count = int(self._db.execute("select count(*) from works").fetchone()[0])
+            self._sums = UsageSums(self._db, self._between)
         except sqlite3.Error:
             self._db.close()
             raise
@@ -63,21 +66,33 @@ class UsageHistory:
         """
         self._db.execute("begin immediate")
         try:
+            changed: list[float | None] = []
             for entry in entries:
                 before = None if entry["incomplete"] else self._kept(entry["id"])
                 if before is not None and before["incomplete"]:
                     entry = joined(before, entry)
                     self._db.execute("delete from works where id = ?", (entry["id"],))
+                if before is not None:
+                    changed.append(before["ended_at"])
+                changed.append(entry["ended_at"])
                 self._db.execute(
                     _KEEP_PART if entry["incomplete"] else _KEEP,
                     (entry["id"], entry["user_id"], entry["ended_at"], json.dumps(entry, separators=(",", ":"))),
                 )
             self._count = int(self._db.execute("select count(*) from works").fetchone()[0])
+            self._sums.changed(changed)
             self._trim(now)
+            self._sums.sum_some(now)
             self._db.execute("commit")
         except BaseException:
             self._db.execute("rollback")
+            self._sums.restored()
             raise
+
+    def _between(self, first: float, last: float) -> Iterator[UsageEntry]:
+        """The work that ended from *first* on, before *last*."""
+        query = "select entry from works where ended_at >= ? and ended_at < ?"
+        return (cast("UsageEntry", json.loads(entry)) for (entry,) in self._db.execute(query, (first, last)))
 
     def _kept(self, work_id: str) -> UsageEntry | None:
         found = self._db.execute("select entry from works where id = ?", (work_id,)).fetchone()
@@ -108,6 +123,7 @@ class UsageHistory:
             self._by_day([json.loads(entry) for _, _, entry in found])
             self._db.executemany("delete from works where number = ?", [(number,) for number, _, _ in found])
             self._db.execute("insert or replace into facts values ('kept_since', ?)", (found[-1][1],))
+            self._sums.taken_away_until(found[-1][1])
             self._count -= len(found)
         self._db.execute("delete from days where day < ?", (now // DAY_S - DAYS_MAX,))
 
@@ -123,6 +139,13 @@ class UsageHistory:
                 add_row(total, json.loads(kept[0]))
             self._db.execute("insert or replace into days values (?, ?, ?)", (day, user_id, json.dumps(total)))
 
+    def _kept_since(self, summed: frozenset[int], since: float, user_id: str) -> Iterator[UsageEntry]:
+        """The work that ended since, beside that of the *summed* slots."""
+        query = "select entry from works where ended_at >= ? and ended_at < ? and ? in ('', user_id)"
+        for first, last in spans_without(summed, since):
+            for (entry,) in self._db.execute(query, (first, last, user_id)):
+                yield json.loads(entry)
+
     def kept_since(self) -> float:
         """The time behind which every piece of work is kept by itself; 0: since the beginning."""
         found = self._db.execute("select value from facts where name = 'kept_since'").fetchone()
@@ -136,9 +159,16 @@ class UsageHistory:
         What is only kept by day counts where *by* is a user or tenant, and from the beginning of the day of *since*.
         """
         entries = [entry for entry in running if user_id in ("", entry["user_id"]) and not self._is_kept(entry)]
-        query = "select entry from works where ended_at >= ? and ? in ('', user_id)"
-        entries += (cast("UsageEntry", json.loads(entry)) for (entry,) in self._db.execute(query, (since, user_id)))
-        rows = {row["key"]: row for row in rows_of(entries, by, since, now, host_id)}
+        summed = self._sums.usable(by, since, now)
+        only = None
+        if by == "job" and self._count > ROWS_MAX:
+            # To make a row of each, and bring most of them together, takes longer than to read twice.
+            found = chain(entries, self._kept_since(frozenset(), since, user_id))
+            only = jobs_with_most(found, since, now, ROWS_MAX - 1)
+        found = chain(entries, self._kept_since(summed, since, user_id))
+        rows = {row["key"]: row for row in rows_of(found, by, since, now, host_id, only)}
+        for row in self._sums.rows(summed, by, user_id, host_id):
+            add_row(rows.setdefault(row["key"], empty_row(row["key"])), row)
         if by in ("user", "tenant"):
             for user, totals in self._db.execute(
                 "select user_id, totals from days where day >= ? and (? in ('', user_id))", (since // DAY_S, user_id)

@@ -6,7 +6,8 @@ A row sums only what is known. Beside a sum that has gaps stands for how many GP
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+import heapq
+from collections.abc import Container, Iterable, Iterator, Mapping
 from typing import Any, NotRequired, TypedDict, TypeVar
 
 import msgpack
@@ -14,8 +15,8 @@ import msgpack
 from .usage_meter import WorkUsage
 
 GROUPS = ("user", "tenant", "job", "gpu", "model", "host", "kind", "label")
-"""By what usage is brought together; also ``label:KEY``, the values of one label. A tenant is whom quotas are set for:
-the user. Work with several labels stands in each of their rows."""
+"""By what usage is brought together; also ``label:KEY``, the values of one label. Hosts know users alone: the door
+brings those of a tenant together. Work with several labels stands in each of their rows."""
 ROWS_MAX = 10_000
 """Of one answer; what is beyond is brought together in the row ``OTHERS``."""
 OTHERS = "(others)"
@@ -151,10 +152,18 @@ def empty_row(key: str) -> UsageRow:
     }
 
 
-def rows_of(entries: Iterable[UsageEntry], by: str, since: float, now: float, host_id: str = "") -> list[UsageRow]:
+def rows_of(
+    entries: Iterable[UsageEntry],
+    by: str,
+    since: float,
+    now: float,
+    host_id: str = "",
+    only: Container[str] | None = None,
+) -> list[UsageRow]:
     """The rows of *entries* by *by*, with most GPU-seconds first, then most CPU.
 
-    Of work that began before *since* as much is counted as of its time on the wall clock was after it.
+    Of work that began before *since* as much is counted as of its time on the wall clock was after it. *only*: the keys
+    that have rows of their own; all others are brought together.
     """
     rows: dict[str, UsageRow] = {}
     for entry in entries:
@@ -162,11 +171,26 @@ def rows_of(entries: Iterable[UsageEntry], by: str, since: float, now: float, ho
         if part <= 0.0:
             continue
         for key, devices, of_host in _keys(entry, by, host_id):
+            if only is not None and key not in only:
+                key = OTHERS
             row = rows.get(key)
             if row is None:
                 row = rows[key] = empty_row(key)
             _add(row, entry, devices, part, of_host)
     return in_order(rows.values())
+
+
+def jobs_with_most(entries: Iterable[UsageEntry], since: float, now: float, count: int) -> frozenset[str]:
+    """The *count* jobs that used most, as ``in_order`` has them; of all others no more is kept than two numbers."""
+    used: dict[str, tuple[float, float]] = {}
+    for entry in entries:
+        part = _part_since(entry, since, now)
+        if part > 0.0:
+            gpu_s, cpu_s = used.get(entry["job_id"], (0.0, 0.0))
+            gpu_s += part * sum(device["gpu_s"] for device in entry["devices"])
+            used[entry["job_id"]] = gpu_s, cpu_s + part * (entry["cpu_s"] or 0.0)
+    most = heapq.nsmallest(count, used.items(), key=lambda each: (-each[1][0], -each[1][1], each[0]))
+    return frozenset(key for key, _ in most)
 
 
 def merged(rows: Iterable[UsageRow]) -> list[UsageRow]:

@@ -23,7 +23,7 @@ from types import FrameType
 from typing import Any, NoReturn
 
 from actorgrid import user_actor_context
-from actorgrid.checkpoints import EnteredCheckpoint
+from actorgrid.checkpoints import CheckpointPolicy, EnteredCheckpoint
 from actorgrid.errors import BadRequest, NotSupported, TaskCancelled
 from actorgrid.objects import here
 from actorgrid.task_context import ATTEMPT_NUMBER
@@ -34,6 +34,8 @@ from actorgrid.user_actor_context import MARK, ActorReference, CurrentActor, inc
 
 from .actor_checkpoints import ActorCheckpoints
 from .function_call import TimeIsUp, describe_failure
+from .item_stream import ItemGrants
+from .owned_checkpoints import Kept, OwnedCheckpoints
 from .task_values import pack_value
 from .user_actor_callers import Caller, Callers
 
@@ -42,15 +44,26 @@ BATCH_S = 0.001  # calls that take less share one look at the sockets and one se
 
 
 def begin(
-    reference: ActorReference, max_concurrency: int, made: type[Any], args: tuple[Any, ...], kwargs: dict[str, Any]
+    reference: ActorReference,
+    max_concurrency: int,
+    made: type[Any],
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
+    policy: CheckpointPolicy | None = None,
+    kept: Kept | None = None,
 ) -> UserActor:
-    """Make the object; what is raised is the end of the actor. The worker has it called then (``UserActor.serve``)."""
+    """Make the object, with the state that is *kept* of the incarnation before, if it saves any; what is raised is the
+    end of the actor. The worker has it called then (``UserActor.serve``)."""
     path, host_id = _place_of(reference)
     incarnation = incarnation_of(os.environ.get(MARK, ""))
     os.environ[ATTEMPT_NUMBER] = str(incarnation)
     user_actor_context.begins(CurrentActor(reference, incarnation, path, host_id))
     thing = made(*args, **kwargs)
-    return UserActor(reference, incarnation, max_concurrency, thing, path, host_id)
+    checkpoints = None
+    if policy is not None:
+        checkpoints = OwnedCheckpoints(thing, CheckpointPolicy(*policy), incarnation, kept)
+        checkpoints.load()
+    return UserActor(reference, incarnation, max_concurrency, thing, path, host_id, checkpoints)
 
 
 def _place_of(reference: ActorReference) -> tuple[str, str]:
@@ -62,6 +75,10 @@ def _place_of(reference: ActorReference) -> tuple[str, str]:
     folder = os.path.dirname(reference.path)
     if reference.host_id and store and host_id and host_id != reference.host_id:
         folder = os.path.join(os.path.dirname(store), os.path.basename(folder))
+    elif reference.made_afar_by:
+        raise NotSupported(
+            "an actor of a client on another machine runs on hosts with an object store", hint="set objects.enabled"
+        )
     elif not os.path.isdir(folder):
         raise NotSupported(
             "the actor can run on the host of the client that made it alone, and got a worker on another",
@@ -121,6 +138,11 @@ class UserActor:
                 if self._path == self._reference.path:
                     raise  # its creator is gone
                 # Otherwise another actor of that creator has ended here just now, and taken the folder with it.
+
+    def connect(self, grants: ItemGrants, send: Callable[[bytes], object], wait: Callable[[], None]) -> None:
+        """Say how the creator is told of saved states (``OwnedCheckpoints.connect``), where it keeps them."""
+        if isinstance(self.checkpoints, OwnedCheckpoints):
+            self.checkpoints.connect(grants, send, wait)
 
     def serve(
         self, watched: Mapping[int, Callable[[], None]], is_wanted: Callable[[], bool], flush_output: Callable[[], None]
@@ -253,7 +275,7 @@ class UserActor:
             raise NotSupported(
                 "this actor keeps no checkpoints",
                 asked=self._reference.class_name,
-                hint="@actorgrid.actor(detached=True, checkpoint_every=0), with methods save() and load(state)",
+                hint="@actorgrid.actor(checkpoint_every=0), with methods save() and load(state)",
             )
         return self.checkpoints
 

@@ -42,6 +42,8 @@ class FunctionSpec(TypedDict):
     """Of a graph, instead of the one call: each step's number, where in the payload its call is, and its size."""
     step_inputs: NotRequired[dict[str, list[str | int]]]
     """Where what other steps gave is, by their numbers: a file, where in it that begins, and its size."""
+    live_inputs: NotRequired[list[int]]
+    """The steps that still run, whose items it takes as they come."""
 
 
 class WorkerSpec(TypedDict):
@@ -132,6 +134,15 @@ class CheckpointSpec(TypedDict):
     """Whether it makes any: of a gang, rank 0 does."""
 
 
+class SecretsSpec(TypedDict):
+    """The secrets that work was given; their values are in no spec."""
+
+    folder: str
+    """The folder in memory with a file for each."""
+    variables: dict[str, str]
+    """Which of them are variables as well: the names of secrets by those."""
+
+
 class ContainerSpec(TypedDict):
     """The container that a command runs in."""
 
@@ -146,6 +157,24 @@ class ContainerSpec(TypedDict):
     """The attempt's, which the container sees."""
     gpus: dict[str, list[str]]
     """The UUIDs of the granted devices, by vendor."""
+
+
+class ApartSpec(TypedDict):
+    """How work is kept from what is not its own (isolation/confine.py)."""
+
+    level: str
+    """``basic`` or ``full``."""
+    hidden: list[str]
+    """The files and folders of the agent that it does not find; at ``full``, of these folders nothing but its own."""
+    no_new_privs: bool
+    uid: int
+    """At ``full``: its uid and gid; 0: the agent's."""
+    attempt: str
+    """At ``full``: the attempt's folder, which it may enter."""
+    read: list[str]
+    """At ``full``: the files of the agent that it reads."""
+    gang: bool
+    """Whether other members of its gang may be on this host: they share memory."""
 
 
 class WorkSpec(TypedDict):
@@ -173,6 +202,8 @@ class WorkSpec(TypedDict):
     """Of each of its two streams, how much is kept."""
     memory_bytes: int
     """Of all its processes together; 0: no limit."""
+    device_memory: NotRequired[dict[str, int]]
+    """Of a device's memory, by its address on the bus, what the kernel lets all its processes have, in bytes."""
     isolation_s: float
     """How long it may go on when its host has lost its lease."""
     control_path: str
@@ -192,7 +223,11 @@ class WorkSpec(TypedDict):
     step: NotRequired[CommandStepSpec]
     checkpoint: NotRequired[CheckpointSpec]
     container: NotRequired[ContainerSpec]
+    apart: NotRequired[ApartSpec]
+    devices_denied: NotRequired[list[list[int]]]
+    """Nodes of GPUs that are not its own: major and minor number of each."""
     objects: NotRequired[StoreSpec]
+    secrets: NotRequired[SecretsSpec]
     pty: NotRequired[bool]
     """Whether the command has a terminal."""
     attempts_dir: NotRequired[str]
@@ -337,6 +372,10 @@ def _pairs(value: Any) -> bool:
     return type(value) is list and all(_texts(each) and len(each) == 2 for each in value)
 
 
+def _amounts(value: Any) -> bool:
+    return type(value) is dict and all(type(key) is str and _whole(each) for key, each in value.items())
+
+
 def _text_map(value: Any) -> bool:
     return type(value) is dict and all(type(key) is str and type(each) is str for key, each in value.items())
 
@@ -366,6 +405,12 @@ def _place_list(value: Any) -> bool:
     return type(value) is list and _places({str(number): each for number, each in enumerate(value)})
 
 
+def _nodes(value: Any) -> bool:
+    return type(value) is list and all(
+        type(each) is list and len(each) == 2 and all(map(_whole, each)) for each in value
+    )
+
+
 def _or_none(check: Check) -> Check:
     return lambda value: value is None or check(value)
 
@@ -393,6 +438,15 @@ _FUNCTION = {
 _FUNCTION_MAY = {"steps": _calls, "step_inputs": _places, "objects": _text, "host_id": _text}
 _WORKER = {"worker_id": _text, "pool": _text, "number": _whole, "socket_path": _text}
 _STORE = {"socket_path": _text, "host_id": _text, "folder": _text, "memory_bytes": _whole, "disk_bytes": _whole}
+_APART = {
+    "level": _text,
+    "hidden": _texts,
+    "no_new_privs": _truth,
+    "uid": _whole,
+    "attempt": _text,
+    "read": _texts,
+    "gang": _truth,
+}
 _SPEC_MUST = {
     "v": _whole,
     "kind": _text,
@@ -412,6 +466,7 @@ _SPEC_MAY = {
     "grace_s": _number,
     "max_output_bytes": _whole,
     "guard_path": _text,
+    "device_memory": _amounts,
     "job_id": _text,
     "ledger_token": _token,
     "served_by": _text,
@@ -426,6 +481,9 @@ _SPEC_MAY = {
         {"wish": is_container, "allowed": _text, "mounts": _texts, "name": _text, "folder": _text, "gpus": _text_lists}
     ),
     "objects": _map(_STORE),
+    "secrets": _map({"folder": _text, "variables": _text_map}),
+    "apart": _map(_APART),
+    "devices_denied": _nodes,
     "pty": _truth,
     "attempts_dir": _text,
     "calls_max": _whole,

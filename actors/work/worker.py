@@ -22,19 +22,14 @@ import sys
 import threading
 from collections.abc import Callable
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from time import monotonic
 from types import CoroutineType, FrameType
 from typing import Any, NoReturn
 
 from actorgrid import task_context
-from actorgrid.errors import (
-    ActorGridError,
-    MalformedBody,
-    PeerRefused,
-    TaskCancelled,
-    TransportError,
-)
+from actorgrid.errors import ActorGridError, MalformedBody, PeerRefused, TaskCancelled, TransportError
 from actorgrid.import_environment import ImportEnvironment, of_plain, take
 from actorgrid.task_context import ATTEMPT_NUMBER, RunningCall
 from actorgrid.transports.frames import FrameDecoder, encode_frame
@@ -75,7 +70,7 @@ from .item_stream import ItemGrants
 from .kept_connections import EXIT_TOO_LATE, READ_BYTES, KeptConnections
 from .recall_watch import RecallWatch
 from .task_output import FLUSH_AFTER_S, TaskOutput
-from .task_values import pack_value
+from .task_values import Gifts, pack_value
 from .user_actor import UserActor
 from .worker_objects import WorkerObjects
 from .worker_switch import WorkerHost, WorkerSwitch
@@ -490,8 +485,7 @@ class Worker:
         self._grants.begin(task_id, task.about.window)
         try:
             for item in items:
-                client.reply(encode_item(task_id, *pack_value(item, client.space)))
-                self.flush_replies()
+                self._give_item(client, task_id, *pack_value(item, client.space))
                 count = self._grants.give()
                 self._await_grant(client, task_id)
         finally:
@@ -502,8 +496,10 @@ class Worker:
     def _serve(self, client: ClientConnection, task_id: int, actor: UserActor) -> int:
         """Let an actor be called until nobody wants it any more; one item says that it can be, and on which host."""
         self._control.sendall(encode_frame(["spoiled", "it held an actor of the user's"]))
-        client.reply(encode_item(task_id, actor.host_id.encode()))
-        self.flush_replies()
+        self._grants.begin(task_id, 1)
+        give, wait = partial(self._give_item, client, task_id), partial(self._await_grant, client, task_id)
+        actor.connect(self._grants, give, wait)
+        give(actor.host_id.encode())
 
         def is_wanted() -> bool:
             return self._client is client and client.failure is None and task_id not in client.cancelled
@@ -519,6 +515,10 @@ class Worker:
             self._control.fileno(): self._read_control,
         }
         return actor.serve(watched, is_wanted, flush)
+
+    def _give_item(self, client: ClientConnection, task_id: int, body: bytes, gifts: Gifts | None = None) -> None:
+        client.reply(encode_item(task_id, body, gifts or ()))
+        self.flush_replies()
 
     def _await_grant(self, client: ClientConnection, task_id: int) -> None:
         """Wait until the client wants another item. Raises TaskCancelled when it wants none any more, or is gone."""

@@ -6,13 +6,17 @@ import faulthandler
 import gc
 import os
 import socket
+import stat
 import sys
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from actorgrid.actors.objects import server as object_store
 
+from .attempt_dir import AttemptDir
+from .isolation.own_folders import remove_own_folders
 from .work_records import WorkSpec, call_of
 
 
@@ -28,6 +32,24 @@ class WorkerDeadline(NamedTuple):
 def worker_draft(result: Path) -> Path:
     """The file in which a worker leaves its result; the shim renames it, unless it came too late."""
     return result.with_name(f"{result.name}.draft")
+
+
+def take_draft(spec: WorkSpec, directory: AttemptDir, is_late: bool) -> None:
+    """Give the result that the work has left its name, when nothing of the work lives any more, unless it *is_late*;
+    and remove what only the work had. Raises OSError.
+
+    It is left by the work's own uid, maybe: what is no file of its own with one name is none. Who reads it follows no
+    link either.
+    """
+    function, apart = spec.get("function"), spec.get("apart")
+    is_apart = function is not None and apart is not None and apart["level"] == "full"
+    draft = worker_draft(Path(function["result_path"]) if function is not None and is_apart else directory.result)
+    with suppress(FileNotFoundError):
+        found = os.lstat(draft)
+        if not is_late and (not is_apart or (stat.S_ISREG(found.st_mode) and found.st_nlink == 1)):
+            draft.rename(directory.result)
+    if apart is not None:
+        remove_own_folders(apart)
 
 
 def worker_body(spec: WorkSpec, inherited: list[socket.socket], deadline: WorkerDeadline) -> int:

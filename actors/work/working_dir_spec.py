@@ -8,8 +8,8 @@ import sys
 from pathlib import Path
 
 from actorgrid.actors.ledger.record_types import JobRecord
+from actorgrid.actors.ledger.records import working_dir_of
 from actorgrid.configs.paths import HostPaths
-from actorgrid.digests import is_digest
 from actorgrid.errors import MalformedBody, NotSupported, StorageError
 from actorgrid.transports.task_frames import WorkingDirFrame
 from actorgrid.working_dir import VARIABLE
@@ -17,16 +17,6 @@ from actorgrid.working_dir import VARIABLE
 from .collected_outputs import link_tree
 from .work_records import WorkSpec
 from .working_dirs import WorkingDirs
-
-
-def working_dir_of(job: JobRecord) -> str:
-    """The digest of the job's working directory; empty when it has none.
-
-    It is one of the job's two files, and named by its variable: a command has no payload, a function no standard input.
-    """
-    digest = (job.get("env") or {}).get(VARIABLE, "")
-    file = job.get("payload_digest") if job.get("kind", "command") == "command" else job.get("stdin_digest")
-    return digest if is_digest(digest) and digest == file else ""
 
 
 def with_working_dir(spec: WorkSpec, job: JobRecord, paths: HostPaths) -> WorkSpec:
@@ -73,7 +63,9 @@ def unpack_working_dir(spec: WorkSpec) -> None:
         kept = WorkingDirs(Path(wanted["folder"]))
         place = kept.add(wanted["digest"], Path(wanted["archive"]).read_bytes)
         if _own_cwd(spec):
-            link_tree(place, Path(_own_cwd(spec)))
+            # Work that is kept apart and has our uid could write through a link into what others are given.
+            shared = "apart" not in spec or spec["apart"]["level"] != "full" or os.geteuid() == 0
+            link_tree(place, Path(_own_cwd(spec)), link=shared)
 
 
 def enter_working_dir(wanted: WorkingDirFrame, kept: WorkingDirs | None) -> bool:

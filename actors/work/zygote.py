@@ -4,8 +4,10 @@ It is started fresh (exec) by WorkerManager with a bare environment, so that no 
 is in what it forks. It speaks frames on one socket pair, and ends when the other side does:
 
     ["fork", folder, deadline]  ->  ["forked", folder, shim pid] | ["failed", folder, why]
+    ["try"]                     ->  ["tried", means]
 
 Before it says ["ready", pid, containment], it tries out what work can be kept in on this host, and starts the guard.
+By what work can be kept apart is tried when it is asked for: once for an agent, not at each start of a zygote.
 """
 
 from __future__ import annotations
@@ -29,6 +31,7 @@ from actorgrid.transports.frames import FrameDecoder, encode_frame
 from . import function_call, function_job, function_server, function_shim, task_multiprocessing, worker, worker_process  # noqa: F401
 from .containment import Containment, choose
 from .guard import GuardLink, start_guard
+from .isolation.probes import try_out
 from .linux import close_all_but, die_with_parent
 from .shim_start import run_shim
 
@@ -74,6 +77,8 @@ def main(arguments: str) -> None:
                     match frame:
                         case ["fork", str(folder), float(deadline)]:
                             control.sendall(encode_frame(_fork(folder, deadline, containment)))
+                        case ["try"]:
+                            control.sendall(encode_frame(["tried", try_out().to_plain()]))
     except ConnectionError:
         return  # the agent is gone
 

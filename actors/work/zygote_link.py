@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import socket
 import subprocess  # nosec B404 - starts our own interpreter with a fixed command line
@@ -17,6 +18,7 @@ from actorgrid.supervisors.runtime import Runtime, Waiter
 from .containment import Containment, containment_from
 from .environment import passed_on
 from .frame_link import FrameLink
+from .isolation.probes import Means, means_from
 from .linux import MARK_ATTEMPT, mark_placeholder
 
 RESTART_FIRST_S = 0.05
@@ -46,6 +48,10 @@ def bare_environment(passed_on: dict[str, str]) -> dict[str, str]:
     return {**passed_on, "SPT_NOENV": "1", MARK_ATTEMPT: mark_placeholder()}
 
 
+_TRIED = "\0tried "
+"""Begins what is waited for and no folder's name."""
+
+
 class ZygoteLink:
     """The one zygote of a host. ``fork`` may be called before it is up; requests are carried out in order."""
 
@@ -54,6 +60,7 @@ class ZygoteLink:
     ) -> None:
         self.restarts = 0
         self.containment: Containment | None = None
+        self.means: Means | None = None
         self._wanted = containment
         self._guard_path = guard_path
         self._runtime = runtime
@@ -61,6 +68,7 @@ class ZygoteLink:
         self._process: subprocess.Popen[bytes] | None = None
         self._link = FrameLink(runtime, self._heard, self._died)  # MAX_WAITING bounds what is queued in it
         self._waiting: dict[str, Waiter] = {}
+        self._tries = itertools.count()
         self._backoff_s = RESTART_FIRST_S
         self._stopped = False
         self._heard_at = 0.0
@@ -95,20 +103,40 @@ class ZygoteLink:
 
         Raises WorkerLost when it did not start; it starts nothing when that has passed by then.
         """
-        waiter = self._waiting.get(folder)
-        if waiter is not None:
+        waiter, is_new = self._await(folder)
+        if is_new:
+            self._link.queue(["fork", folder, deadline])
+        return waiter
+
+    def tried(self) -> Waiter:
+        """Await what this host can keep work apart by, which a zygote tries when it is first asked.
+
+        Raises WorkerLost when it ended before; like one that forks, it is ended when it is silent for too long.
+        """
+        if self.means is None:
+            waiter, is_new = self._await(f"{_TRIED}{next(self._tries)}")  # each its own: a waiter tells one
+            if is_new:
+                self._link.queue(["try"])
             return waiter
+        waiter = Waiter()
+        waiter.set(self.means)
+        return waiter
+
+    def _await(self, what: str) -> tuple[Waiter, bool]:
+        """Who waits for that, and whether that is new: then it is to be asked for."""
+        waiter = self._waiting.get(what)
+        if waiter is not None:
+            return waiter, False
         waiter = Waiter()
         if len(self._waiting) >= MAX_WAITING or self._stopped:
             waiter.fail(WorkerLost("no process can be started now", hint="the host has too many starts waiting"))
-            return waiter
+            return waiter, False
         # Its silence counts from the first that waits: before, it had nothing to say.
         if not self._waiting:
             self._heard_at = self._runtime.monotonic()
-        self._waiting[folder] = waiter
+        self._waiting[what] = waiter
         self._watch()
-        self._link.queue(["fork", folder, deadline])
-        return waiter
+        return waiter, True
 
     def stop(self, patience_s: float = 2.0) -> None:
         """End the zygote; shims live on."""
@@ -151,6 +179,10 @@ class ZygoteLink:
                     if self.containment is None:
                         self.containment = containment_from(containment)
                         self.on_ready(self.containment)
+                case ["tried", means]:
+                    self.means = self.means or means_from(means)
+                    for what in [each for each in self._waiting if each.startswith(_TRIED)]:
+                        self._waiting.pop(what).set(self.means)
                 case ["forked", str(folder), int(pid)]:
                     self._settle(folder, pid, "")
                 case ["failed", str(folder), str(why)]:

@@ -35,6 +35,9 @@ class Host(Protocol):
     def holds(self, index: int, term: int) -> bool:
         """Whether it has written that entry, be it synced or not."""
 
+    def runs(self, attempt_id: str) -> bool:
+        """Whether a process of that attempt runs there and can answer."""
+
 
 @dataclass(frozen=True, slots=True)
 class AttemptProcess:
@@ -64,6 +67,16 @@ class ClientCall:
     seq: int
     command: Command | None
     called_us: int
+
+
+@dataclass(frozen=True, slots=True)
+class ServedRequest:
+    """A request that a model gateway has at a replica of a service: on which host the gateway is, and whom it asks."""
+
+    gateway: str
+    service: str
+    job_id: str
+    attempt_id: str
 
 
 class Checker:
@@ -116,6 +129,12 @@ class Checker:
 
     def resumed(self, host: str) -> None:
         """*host* goes on, after its shims have looked at the clock."""
+
+    def replica_asked(self, request: ServedRequest) -> None:
+        """A gateway begins a request at a replica."""
+
+    def replica_let_go(self, request: ServedRequest) -> None:
+        """Such a request is over, however it ended."""
 
     def finish(self, states: Mapping[int, Any], now_us: int) -> None:
         """The run is over and the cluster has recovered; *states* are the voters' ledgers."""

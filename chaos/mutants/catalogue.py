@@ -9,7 +9,7 @@ from actorgrid.chaos.simulator.node import SimulatedHost
 from actorgrid.chaos.simulator.run import play
 from actorgrid.errors import BadRequest
 
-from . import cores, hosts, leases, locks
+from . import cores, hosts, leases, locks, services
 
 
 @dataclass(frozen=True)
@@ -69,6 +69,7 @@ MUTANTS: dict[str, Mutant] = {
     "wholes_and_parts_at_once": _host(hosts.WholesAndPartsAtOnce, "cut_gpus"),
     "locks_grabbed": _host(hosts.LocksGrabbed),
     "lease_from_the_answer": _host(leases.LeaseFromTheAnswer, "hosts_away"),
+    "silence_is_idle": _host(services.SilenceIsIdle, "services"),
     "no_wait_after_election": _host(leases.NoWaitAfterElection, "hosts_away"),
     "begins_beside_the_front": _host(leases.BeginsBesideTheFront, "short_calls"),
     "frees_what_is_superseded": _host(hosts.FreesWhatIsSuperseded, "hosts_away", fast=False),

@@ -10,7 +10,15 @@ import math
 from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar, cast
 
-from actorgrid.actors.ledger.commands import ConfirmHost, EndAttempt, RegisterHost, StartAttempt, TakeSuccess
+from actorgrid.actors.ledger.attempt_ids import rank_of
+from actorgrid.actors.ledger.commands import (
+    ConfirmHost,
+    EndAttempt,
+    RegisterHost,
+    ReportReplica,
+    StartAttempt,
+    TakeSuccess,
+)
 from actorgrid.actors.ledger.outcome import Outcome
 from actorgrid.actors.ledger.record_types import NO_JOB, AllocationRecord, HostFacts, JobRecord
 from actorgrid.actors.ledger.records import isolation_of
@@ -40,6 +48,11 @@ HANGS_US = (500 * MS, 4_000 * MS)
 """So many of those that are killed hang in a driver: they do nothing any more, but hold their devices so long."""
 RENEW_S = 1.0
 RENEWALS_IN_PATIENCE = 4
+ANSWERS_US = (50 * MS, 700 * MS)
+"""After its start a replica of a service answers."""
+PORT = 20_000
+BROKEN = "broken"
+"""The command of a replica that ends instead."""
 RUNS_FOR = "RUNS_MS"
 """A variable of a job that says how long it runs."""
 
@@ -112,7 +125,8 @@ class Agent:
     @property
     def idle(self) -> bool:
         """Whether nothing runs and nothing waits to be reported."""
-        return self._registered == self._asked and self._asker.idle and not self._processes
+        ends = self._processes.keys() - set(self.replicas())
+        return self._registered == self._asked and self._asker.idle and not ends
 
     # -- the lease
 
@@ -304,9 +318,35 @@ class Agent:
         self._set_deadline(id)
         command = StartAttempt(id, list(token), at=self._node.now)
         self._asker.write(command, lambda told: self._is_started(process, told))
+        if "service" in job:
+            broken = job["command"][0] == BROKEN
+            answers = partial(self._process_ends, process, "failed") if broken else partial(self._answers, process)
+            self._node.later(self._rng.randrange(*ANSWERS_US), answers)
+            return
         outcome = "failed" if self._rng.random() < 0.1 else "succeeded"
         runs_us = int(job["env"].get(RUNS_FOR, 0)) * MS or self._rng.randrange(*RUNS_US)
         self._node.later(runs_us, lambda: self._process_ends(process, outcome))
+
+    # -- replicas of services
+
+    def replicas(self) -> list[str]:
+        """The attempts that run here and are replicas, or members of one."""
+        jobs = self._node.ledger.jobs
+        return [id for id, each in self._processes.items() if "service" in jobs.get(each.job_id, NO_JOB)]
+
+    def runs(self, attempt_id: str) -> bool:
+        """Whether a process of that attempt runs here."""
+        return attempt_id in self._processes
+
+    def dies_by_itself(self, attempt_id: str) -> None:
+        """End a process as it fails."""
+        self._process_ends(self._processes[attempt_id], "failed")
+
+    def _answers(self, process: AttemptProcess) -> None:
+        """A replica answers: the ledger is told where. Of a gang, rank 0 does."""
+        if process.attempt_id in self._processes and not rank_of(process.attempt_id):
+            command = ReportReplica(process.attempt_id, list(process.token), "ready", PORT, "m", at=self._node.now)
+            self._asker.write(command, lambda told: None)
 
     def _is_started(self, process: AttemptProcess, told: ClientReply) -> None:
         if told.error is not None:

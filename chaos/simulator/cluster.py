@@ -12,6 +12,7 @@ from actorgrid.actors.raft.messages import ConfChange, ConfState, Dropped, HardS
 from .clock import MS
 from .node import SimulatedHost
 from .requests import Requester
+from .service_duties import unsettled
 from .world import World
 
 Trap = Callable[[SimulatedHost], None]
@@ -182,7 +183,8 @@ class Cluster:
     # -- has it recovered
 
     def unrecovered(self) -> str:
-        """What is still amiss, or nothing: members agree, nothing waits, every job and short lease ended."""
+        """What is still amiss, or nothing: members agree, nothing waits, every job and short lease ended, services have
+        the replicas that they are to have."""
         leader = self.leader
         if leader is None:
             return "nobody leads"
@@ -210,8 +212,11 @@ class Cluster:
         left = [name for name, lock in leader.ledger.locks.items() if lock["holders"][0]["ttl_s"] < SHORT_LEASE_S]
         if left:
             return f"the lease of lock {left[0]} does not run out"
-        waiting = [id for id, job in leader.ledger.jobs.items() if job["state"] in ("queued", "placed", "running")]
-        return f"job {waiting[0]} is {leader.ledger.jobs[waiting[0]]['state']}" if waiting else ""
+        live = ((id, job) for id, job in leader.ledger.jobs.items() if job["state"] in ("queued", "placed", "running"))
+        waiting = [id for id, job in live if "service" not in job]
+        if waiting:
+            return f"job {waiting[0]} is {leader.ledger.jobs[waiting[0]]['state']}"
+        return unsettled(leader.ledger.services)
 
     def members(self) -> list[SimulatedHost]:
         """The voters and learners, as the leader knows them."""

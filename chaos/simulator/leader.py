@@ -18,9 +18,11 @@ from actorgrid.actors.gpu.proposals import Grant
 from actorgrid.actors.ledger.commands import ExpireLock
 from actorgrid.actors.ledger.outcome import Outcome
 from actorgrid.actors.raft.messages import Dropped, ReadState
+from actorgrid.actors.serving.messages import GatewayTold
 from actorgrid.models import JobState
 
 from .requests import ClientReply, Requester
+from .service_duties import ServiceDuties
 
 if TYPE_CHECKING:
     from .node import SimulatedHost
@@ -41,6 +43,7 @@ class LeaderDuties:
     """
 
     last_contact_class: ClassVar[type[LastContact]] = LastContact
+    service_duties_class: ClassVar[type[ServiceDuties]] = ServiceDuties
 
     def __init__(self, node: SimulatedHost, term: int) -> None:
         self._node = node
@@ -52,12 +55,21 @@ class LeaderDuties:
         self._allocations = dict(ledger.allocations)
         self._locks = LockExpiry()
         self._locks.lead(ledger.locks, node.monotonic)
-        self._core.load(self._jobs, self._allocations, dict(ledger.hosts), node.now, dict(ledger.quotas.records))
+        self._core.load(
+            self._jobs,
+            self._allocations,
+            dict(ledger.hosts),
+            node.now,
+            dict(ledger.quotas.records),
+            tenants=ledger.tenants,
+            tenant_uses=ledger.quotas.tenants.uses,
+        )
         self._asker = Requester(node.world, f"{node.name}/lead{node.boots}.{term}", node.hosts, node.rng)
         self._heard_of = self.last_contact_class()
         self._ticks = self._asked = 0
         self._asking: tuple[bytes, float, LeaseView] | None = None
         self._losing: set[str] = set()
+        self._services: ServiceDuties | None = None
         self._heard()
 
     def tick(self) -> None:
@@ -88,6 +100,24 @@ class LeaderDuties:
     def applied(self) -> None:
         """Decide, once all that was committed together is applied."""
         self._schedule()
+        self._look_at_services()
+
+    # -- services
+
+    def told(self, message: GatewayTold) -> None:
+        """Take what a model gateway tells."""
+        if self._services is not None:
+            self._services.told(message)
+
+    def _look_at_services(self) -> None:
+        """A part that is there with the first service: runs without any do not pay for it."""
+        if self._services is not None:
+            self._services.look()
+        elif self._node.ledger.services:
+            self._services = self.service_duties_class(self._node, self._asker, self.term, self._leads)
+
+    def _leads(self) -> bool:
+        return self._node.up and self._node.leader_duties is self
 
     # -- hosts that are away
 

@@ -18,6 +18,7 @@ from actorgrid.actors.raft.codec import decode_message, encode_message
 from actorgrid.actors.raft.core import RaftCore
 from actorgrid.actors.raft.messages import Entry, Message, RaftConfig, RaftSnapshot, Ready, SoftState
 from actorgrid.actors.raft.storage.memory import MemoryStorage
+from actorgrid.actors.serving.messages import GatewayTold
 from actorgrid.chaos.checkers.checker import Voters
 from actorgrid.errors import LogCorrupted, LogFailed, StorageError
 
@@ -27,6 +28,7 @@ from .disk import Compaction, Disk, Image, Record
 from .gateway import SimulatedGateway
 from .leader import LeaderDuties
 from .lock_service import LockCall, LockService
+from .model_gateway import SimulatedModelGateway
 from .requests import ClientRequest
 from .world import World
 
@@ -36,7 +38,8 @@ CONFIGURATIONS_KEPT = 3
 
 
 class SimulatedHost:
-    """A host. ``core``, ``ledger``, ``gateway``, ``lock_service`` and ``agent`` are there while it is up."""
+    """A host. ``core``, ``ledger``, ``gateway``, ``lock_service``, ``agent`` and ``model_gateway`` are there while it
+    is up."""
 
     core_class: ClassVar[type[RaftCore]] = RaftCore
     ledger_class: ClassVar[type[Ledger]] = Ledger
@@ -51,6 +54,7 @@ class SimulatedHost:
     gateway: SimulatedGateway
     agent: Agent
     lock_service: LockService
+    model_gateway: SimulatedModelGateway
 
     def __init__(
         self, world: World, id: int, hosts: Callable[[], Sequence[int]], founding: RaftSnapshot | None
@@ -101,6 +105,10 @@ class SimulatedHost:
     def holds(self, index: int, term: int) -> bool:
         """Whether that entry was written, be it synced or not."""
         return self.disk.wrote(index, term)
+
+    def runs(self, attempt_id: str) -> bool:
+        """Whether a process of that attempt runs here and can answer."""
+        return self.up and not self.paused and self.agent.runs(attempt_id)
 
     @property
     def leads(self) -> bool:
@@ -174,6 +182,7 @@ class SimulatedHost:
         )
         self.later(self.rng.randrange(self._tick_us), self._tick)
         self.agent = self.agent_class(self)
+        self.model_gateway = SimulatedModelGateway(self)
         self.world.tell(lambda checker: checker.restored(self, self.ledger.index, self.ledger))
         self.pump()
         return True
@@ -193,6 +202,7 @@ class SimulatedHost:
         self.role = "follower"
         self._mail.clear()
         self.agent.host_down()
+        self.model_gateway.host_down()
         self.lock_service.host_down()
         self.world.tell(lambda checker: checker.resumed(self.host_id))
         for leader_duties in self._leaderships:
@@ -259,6 +269,8 @@ class SimulatedHost:
             self.gateway.ask(sender, message)
         elif isinstance(message, LockCall):
             self.lock_service.ask(sender, message)
+        elif isinstance(message, GatewayTold) and self.leader_duties is not None:
+            self.leader_duties.told(message)
         self.pump()
 
     # -- instructions out

@@ -8,6 +8,7 @@ from typing import Any
 
 from actorgrid.errors import BadRequest
 
+from ..closeness import closeness_number
 from ..records import MAX_GANG, WHOLE_GPU_MILLI, Share
 from .score_table import MemberNeeds
 
@@ -26,7 +27,13 @@ def number(value: Any, what: str) -> int:
 
 
 def member_needs(
-    cpu: Any, memory: Any, gpu_count: Any, gpu_milli: Any, gpu_memory: Any, models: Collection[str]
+    cpu: Any,
+    memory: Any,
+    gpu_count: Any,
+    gpu_milli: Any,
+    gpu_memory: Any,
+    models: Collection[str],
+    topology: str = "",
 ) -> MemberNeeds:
     """What one member asks for; all that ask for no device are alike. Raises BadRequest."""
     milli, count = number(gpu_milli, "gpu_milli"), number(gpu_count, "gpu_count")
@@ -38,9 +45,10 @@ def member_needs(
             asked=f"gpu_milli={milli}",
             hint="give 1 to 1000 and say how many with gpu_count",
         )
+    near = closeness_number(topology)
     if not count:
         return MemberNeeds(*amounts, 0, WHOLE_GPU_MILLI, 0, frozenset())
-    return MemberNeeds(*amounts, count, milli, device_memory, frozenset(models))
+    return MemberNeeds(*amounts, count, milli, device_memory, frozenset(models), near if count > 1 else 0)
 
 
 def gang_size(gang: Any) -> int:

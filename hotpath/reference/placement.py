@@ -17,6 +17,7 @@ from typing import Any, ParamSpec, TypeVar
 from actorgrid.configs.placement_policy import POLICIES
 from actorgrid.errors import AdoptRefused, BadRequest, DuplicateNode, UnknownNode, UnknownPlacement
 
+from ..closeness import near_masks
 from ..explain import explain_misfit
 from ..records import (
     WHOLE_GPU_MILLI,
@@ -168,6 +169,7 @@ class PlacementEngine:
             node.memory_free,
             tuple(GpuView(gpu.model, gpu.milli_free, gpu.memory_free, gpu.memory) for gpu in node.gpus),
             node.nvlink,
+            node.near,
         )
 
     def placement(self, id: int | str) -> Placement:
@@ -194,6 +196,7 @@ class PlacementEngine:
         rack: str | None = None,
         numa: tuple[int, ...] | None = None,
         nvlink: tuple[int, ...] | None = None,
+        near: tuple[str, ...] | None = None,
         devices: Iterable[tuple[str, int]] = (),
     ) -> str:
         """Register a node; gives its name, which is how every other call names it.
@@ -201,7 +204,8 @@ class PlacementEngine:
         *devices*, (model, memory_mib) each, is for nodes whose GPUs differ; it stands in for the three
         ``gpu_`` arguments. A device of 0 MiB serves only requests that ask for no device memory. *nvlink* and
         *numa* give each device the number of its NVLink group and of its NUMA node: several whole devices of one
-        request come from one group where they can. Raises DuplicateNode, BadRequest.
+        request come from one group where they can. *near* says how close they are (see ``closeness.py``); what
+        is to lie close is placed by it alone. Raises DuplicateNode, BadRequest.
         """
         cpu, memory = number(cpu_milli, "cpu_milli"), number(memory_mib, "memory_mib")
         if name in self._by_name:
@@ -211,8 +215,9 @@ class PlacementEngine:
         check_devices(name, gpu_count, devices)
         listed = device_list(gpu_count, gpu_model, gpu_memory_mib, devices)
         domains = device_domains(name, len(listed), numa, nvlink)
+        masks = near_masks(name, near, len(listed))
         gpus = [Gpu(model, mib, domain) for (model, mib), domain in zip(listed, domains, strict=True)]
-        node = ScoredNode(name, cpu, memory, gpus, rack, numa, nvlink)
+        node = ScoredNode(name, cpu, memory, gpus, rack, numa, nvlink, near, masks)
         self._changed(node)
         slot = next((slot for slot, taken in enumerate(self._slots) if taken is None), len(self._slots))
         if slot == len(self._slots):
@@ -303,6 +308,7 @@ class PlacementEngine:
         gpu_milli: int = WHOLE_GPU_MILLI,
         gpu_memory_mib: int = 0,
         gpu_models: Collection[str] = (),
+        gpu_topology: str = "",
         gang: int = 1,
         exclude: Collection[str] = (),
         prefer_racks: Collection[str] = (),
@@ -311,14 +317,15 @@ class PlacementEngine:
     ) -> Placement | None:
         """Hold room for *gang* members with the same needs, or ``None`` when not all of them fit now.
 
-        Each member gets *gpu_count* different devices of one node, *gpu_milli* and *gpu_memory_mib* of each.
+        Each member gets *gpu_count* different devices of one node, *gpu_milli* and *gpu_memory_mib* of each; by
+        *gpu_topology*, one of CLOSENESS, every two of them at least that close.
         *within* limits the choice to the nodes and devices listed, in the form of ``shares``. Nodes in
         *prefer_racks* come first whatever the policy says. *id* names the placement (default: a new
         number). Members are placed one after another, so a gang that asks for shares of several devices
         each may be refused although some other arrangement would hold it. Raises BadRequest.
         """
         members = gang_size(gang)
-        needs = member_needs(cpu_milli, memory_mib, gpu_count, gpu_milli, gpu_memory_mib, gpu_models)
+        needs = member_needs(cpu_milli, memory_mib, gpu_count, gpu_milli, gpu_memory_mib, gpu_models, gpu_topology)
         if id is not None and id in self._held:
             raise BadRequest(f"a placement {id!r} is held already")
         limits = Limits(exclude, prefer_racks, within)
@@ -406,6 +413,7 @@ class PlacementEngine:
         gpu_milli: int = WHOLE_GPU_MILLI,
         gpu_memory_mib: int = 0,
         gpu_models: Collection[str] = (),
+        gpu_topology: str = "",
         gang: int = 1,
         exclude: Collection[str] = (),
         prefer_racks: Collection[str] = (),
@@ -418,7 +426,7 @@ class PlacementEngine:
         """
         members = gang_size(gang)
         within = tuple(within)
-        needs = member_needs(cpu_milli, memory_mib, gpu_count, gpu_milli, gpu_memory_mib, gpu_models)
+        needs = member_needs(cpu_milli, memory_mib, gpu_count, gpu_milli, gpu_memory_mib, gpu_models, gpu_topology)
         report = explain_misfit(
             self.nodes(),
             cpu_milli=cpu_milli,
@@ -427,6 +435,7 @@ class PlacementEngine:
             gpu_milli=gpu_milli,
             gpu_memory_mib=gpu_memory_mib,
             gpu_models=gpu_models,
+            gpu_topology=gpu_topology,
             exclude=exclude,
             within=within,
         )

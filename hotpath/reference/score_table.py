@@ -21,7 +21,8 @@ A score is 0 where the member does not fit, else 1 to 32,767; the highest wins, 
 On the node: ``completion`` and ``fgd`` take the device where their measure is best, ``spread`` the one with most left,
 ``device_score`` that with the highest score, ``first_fit`` and ``random`` the first, the others those with least left.
 Then, the one with least device memory (``spread``: most), then the first. Several whole devices, or one on a node
-with domains, come from the domain with the fewest that has enough of them, else from the largest ones.
+with domains, come from the domain with the fewest that has enough of them, else from the largest ones. Those that have
+to be close (``near``) are a set as ``closeness.near_set`` finds it, whatever the policy.
 """
 
 from __future__ import annotations
@@ -31,6 +32,7 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+from ..closeness import NearMasks, near_set
 from ..records import WHOLE_GPU_MILLI, TypicalTask
 from ..share_packing import share_prices
 from ..typical_mix import COUNTS_MAX, MIX_WEIGHT, extent, sum_up, whole_weights
@@ -70,6 +72,8 @@ class ScoredNode:
     rack: str | None
     numa: tuple[int, ...] | None
     nvlink: tuple[int, ...] | None
+    near: tuple[str, ...] | None = None
+    near_masks: NearMasks | None = None
     cpu_free: int = 0
     memory_free: int = 0
     draining: bool = False
@@ -94,6 +98,8 @@ class MemberNeeds:
     gpu_milli: int
     gpu_memory: int
     models: frozenset[str]
+    near: int = 0
+    """How close every two of its devices are to be, by the number of the word; 0: however they lie."""
 
 
 class MixPrices:
@@ -211,13 +217,21 @@ def usable(node: ScoredNode, needs: MemberNeeds, allowed: frozenset[int] | None)
         and (not needs.models or gpu.model in needs.models)
         and (allowed is None or index in allowed)
     ]
-    return found if len(found) >= needs.gpu_count else None
+    if len(found) < needs.gpu_count or (needs.near and _near_set(node, needs, found) is None):
+        return None
+    return found
+
+
+def _near_set(node: ScoredNode, needs: MemberNeeds, found: Sequence[int]) -> tuple[int, ...] | None:
+    return near_set(node.near_masks, needs.near, sum(1 << index for index in found), needs.gpu_count)
 
 
 def choose(policy: str, node: ScoredNode, needs: MemberNeeds, found: Sequence[int], mix: MixPrices) -> tuple[int, ...]:
     """The devices that a member gets, of those in *found*."""
     if not needs.gpu_count:
         return ()
+    if needs.near:
+        return _near_set(node, needs, found) or ()
     gpus = node.gpus
     several_domains = len({gpu.domain for gpu in gpus}) > 1
     if needs.gpu_milli == WHOLE_GPU_MILLI and several_domains and policy != "device_score":

@@ -36,7 +36,7 @@ async def serve(shard: Shard) -> None:
 
     if shard.on_wake is not None:
         raise BadRequest("the shard is served already", hint="cancel the other serve() first")
-    await_usual, shard.foreign_await = shard.foreign_await, _Awaiting(shard)  # type: ignore[method-assign]
+    await_usual, shard.foreign_await = shard.foreign_await, LoopAwaiting(shard)  # type: ignore[method-assign]
     shard.on_wake = wake
     try:
         while not shard.closed:
@@ -85,13 +85,14 @@ def ask(shard: Shard, to: Pid | str, request: Any, timeout_s: float | None = 5.0
     return future
 
 
-class _Awaiting:
+class LoopAwaiting:
     """What a served shard does with a process that awaits something of asyncio's."""
 
     def __init__(self, shard: Shard) -> None:
         self.shard = shard
 
     def __call__(self, process: LightProcess, awaited: Any) -> None:
+        """Let the process go on when what it awaits is done."""
         shard = self.shard
         if awaited is None:  # ``asyncio.sleep(0)``: others first
             shard.core.wake(process, awaited)

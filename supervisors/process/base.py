@@ -109,6 +109,20 @@ class Process(LightProcess):
         """Take the name until we end or ``unregister`` it. Raises NameTaken, BadRequest."""
         self.shard.register(name, self.pid)
 
+    def register_global(self, name: str, timeout_s: float = 30.0) -> Awaitable[None]:
+        """Await this: take a name of all shards of the set, on whichever hosts, until we end or ``unregister`` it.
+
+        Raises NameTaken, CallTimeout where who grants it is not reached, BadRequest, Overloaded.
+        """
+        return self.shard.register_global(self, name, timeout_s)
+
+    def claim_global(self, name: str) -> None:
+        """``register_global`` without waiting: the name is ours soon, or we end, as it is another's.
+
+        For many at once. Raises NameTaken where another process of this shard has it, BadRequest.
+        """
+        self.shard.claim_global(self, name)
+
     def unregister(self, name: str) -> bool:
         """Give a name of ours back."""
         return self.shard.unregister(name, self.pid)

@@ -10,24 +10,20 @@ batch has at most 5,000 items. One item that cannot be pickled is left out and l
 
 from __future__ import annotations
 
-import logging
-import pickle  # nosec B403 - between processes that proved the boot's key to each other
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from actorgrid.errors import BadRequest
 from actorgrid.hotpath.light import Pid, ShardAddress
 
 from ..exits import ExitReason
 from ..ref import Ref
 from .carrier import NOCONNECTION
+from .item_pickling import packed
 
 WAITING_MAX = 100_000
 BATCH_MAX = 5_000
 LOST_REMEMBERED_MAX = 1_000
-
-log = logging.getLogger("actorgrid.process")
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,7 +128,7 @@ class MeshCarrier:
         ref = self.refs[address]
         while waiting:
             items = waiting[:BATCH_MAX]
-            if not self.mesh.post_batch(ref, LightBatch(self.me, self._packed(address, items))):
+            if not self.mesh.post_batch(ref, LightBatch(self.me, packed(items, address, self.refuse_call))):
                 self._blocked.add(address)
                 self.mesh.when_room(ref, lambda: self._go_on(address))
                 return
@@ -144,30 +140,6 @@ class MeshCarrier:
         waiting = self._waiting.get(address)
         if waiting:
             self._send(address, waiting)
-
-    def _packed(self, address: ShardAddress, items: list[tuple[Any, ...]]) -> bytes:
-        try:
-            return pickle.dumps(items, pickle.HIGHEST_PROTOCOL)
-        except Exception:  # noqa: BLE001 - whatever the user's own classes raise; the loop finds whose it is
-            return pickle.dumps([fit for item in items if (fit := self._fit(address, item)) is not None])
-
-    def _fit(self, address: ShardAddress, item: tuple[Any, ...]) -> tuple[Any, ...] | None:
-        """The item, or what says in its place that it cannot be sent."""
-        try:
-            pickle.dumps(item, pickle.HIGHEST_PROTOCOL)
-        except Exception as error:  # noqa: BLE001 - whatever the user's own classes raise
-            said = f"it cannot be sent to another shard: {type(error).__name__}: {error}"
-            log.warning(
-                "%s is not sent to shard %s: %s", item[0] if isinstance(item[0], str) else "a message", address, said
-            )
-            if item[0] == "answer":
-                return ("answer", item[1], None, BadRequest(f"the answer: {said}"))
-            if item[0] == "call":
-                self.refuse_call(item[2], BadRequest(f"the request: {said}"))
-            if item[0] in ("down", "linked_exit", "exit"):
-                return (*item[:-1], ExitReason(item[-1].kind, str(item[-1].message)))
-            return None
-        return item
 
     def refuse_call(self, number: int, error: BaseException) -> None:
         """Fail a call of ours that cannot be sent; the shard sets this."""

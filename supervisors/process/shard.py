@@ -19,7 +19,7 @@ import time
 from collections import deque
 from collections.abc import Awaitable, Callable
 from concurrent.futures import Future
-from typing import Any, cast
+from typing import Any, TypeVar, cast
 
 from actorgrid.errors import ActorGridError, BadRequest, CallTimeout, NoSuchActor, StartFailed
 from actorgrid.hotpath.light import LightProcess, Pid, ProcessCall, ProcessCast, ProcessCore
@@ -32,6 +32,8 @@ from .names import checked_name, name_taken
 from .overruns import OverrunWatch
 from .running import running_shard
 from .ties import ties_of
+
+T = TypeVar("T")
 
 PROCESSES_MAX = 1 << 22
 POSTED_MAX = 1_000_000
@@ -218,6 +220,17 @@ class Shard(ProcessEnds):
         """Give a process of this shard a name. Raises NameTaken, NoSuchActor, BadRequest."""
         self.names.register(name, self.core.find(pid) or self._nobody(pid))
 
+    def register_global(self, process: LightProcess, name: str, timeout_s: float) -> Awaitable[None]:
+        """Give a process a name of all shards; of one by itself, its own are all there are."""
+        self.register(name, process.pid)
+        waiting = self.core.waiting(process)
+        waiting.settle(None)
+        return waiting
+
+    def claim_global(self, process: LightProcess, name: str) -> None:
+        """The same without waiting."""
+        self.register(name, process.pid)
+
     def unregister(self, name: str, pid: Pid) -> bool:
         """Take it from it."""
         process = self.core.find(pid)
@@ -336,6 +349,20 @@ class Shard(ProcessEnds):
                 future.set_exception(error)
 
         if not self._post(ask):
+            future.set_exception(NoSuchActor("the shard is closed, or too much waits for it already"))
+        return future
+
+    def post_action(self, action: Callable[[], T]) -> Future[T]:
+        """Call *action* in the shard's thread, from any other; a future of what it gives."""
+        future: Future[T] = Future()
+
+        def act() -> None:
+            try:
+                future.set_result(action())
+            except BaseException as error:  # noqa: BLE001 - it is raised at whoever asked
+                future.set_exception(error)
+
+        if not self._post(act):
             future.set_exception(NoSuchActor("the shard is closed, or too much waits for it already"))
         return future
 

@@ -13,7 +13,7 @@ Bounds: 1,000 names and groups' shards, because a process of the operating syste
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from time import CLOCK_BOOTTIME, clock_gettime
 from typing import Any, ClassVar
@@ -29,7 +29,7 @@ from ..signals import Down
 from .inspecting import ProcessInfo, SortKey, shard_figures, top
 from .mesh_carrier import LightBatch, MeshCarrier
 from .names import name_taken
-from .shard import Shard
+from .shard_groups import GroupedShard
 
 GROUP = "light shards"
 TURN_NS = 2_000_000
@@ -88,16 +88,14 @@ class ShardHello:
     """Whether the other is to say the same."""
 
 
-class ServedShard(Shard):
+class ServedShard(GroupedShard):
     """A shard whose names are the host's, and whose groups are those of all shards."""
 
     def __init__(self, server: ShardServer, host: str, number: int) -> None:
         super().__init__(host, number, clock=server.clock_ns)
         self.server = server
-        self.foreign_groups: dict[str, dict[Pid, None]] = {}
         self.on_wake = server.ask_for_turns
         self.names.on_freed = server.give_name_back
-        self.names.on_membership = self.group_changed
 
     def register(self, name: str, pid: Pid) -> None:
         """Give a process of this shard a name of the host. Raises NameTaken, NoSuchActor, BadRequest, Overloaded."""
@@ -114,42 +112,9 @@ class ServedShard(Shard):
             self.server.give_name_back(name)
             raise
 
-    def members(self, group: str) -> list[Pid]:
-        """The members in all shards: ours first, those of each the oldest first."""
-        return [*self.names.members(group), *self.foreign_groups.get(group, ())]
-
-    def group_changed(self, group: str, pid: Pid, joined: bool) -> None:
-        """Tell the other shards."""
-        for address in self.server.carrier.refs:
-            self.carrier.signal(address, ("joined" if joined else "left", group, pid))
-
-    def take_signal(self, address: ShardAddress, signal: tuple[Any, ...]) -> None:
-        """Take a signal from another shard: also ``joined left``."""
-        if signal[0] == "joined":
-            self.foreign_groups.setdefault(signal[1], {})[signal[2]] = None
-        elif signal[0] == "left":
-            self._left(signal[1], signal[2])
-        else:
-            super().take_signal(address, signal)
-
-    def _left(self, group: str, pid: Pid) -> None:
-        members = self.foreign_groups.get(group, {})
-        members.pop(pid, None)
-        if not members:
-            self.foreign_groups.pop(group, None)
-
-    def shard_lost(self, address: ShardAddress, reason: ExitReason) -> None:
-        """Tell who is tied to its processes, and take those out of the groups."""
-        for group, members in list(self.foreign_groups.items()):
-            for pid in [pid for pid in members if pid.address == address]:
-                self._left(group, pid)
-        super().shard_lost(address, reason)
-
-    def groups_for(self, address: ShardAddress) -> None:
-        """Tell a shard that is new to us of all our memberships."""
-        for group, members in self.names.groups.items():
-            for pid in members:
-                self.carrier.signal(address, ("joined", group, pid))
+    def group_shards(self) -> Iterable[ShardAddress]:
+        """The others that are known."""
+        return self.server.carrier.refs
 
 
 class ShardServer(Server):

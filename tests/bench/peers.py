@@ -17,8 +17,11 @@ INSTALL_TIMEOUT_S = 900.0
 RUN_TIMEOUT_S = 300.0
 
 
-def python_with(package: str) -> Path:
-    """The interpreter of an environment that has *package*, made when it is not there. Raises Skipped."""
+def python_with(package: str, wanted: str = "") -> Path:
+    """The interpreter of an environment that has *package*, made when it is not there. Raises Skipped.
+
+    *wanted*: what pip is asked for, where that has another name.
+    """
     python = ENVIRONMENT / "bin" / "python"
     try:
         if not python.exists():
@@ -27,7 +30,7 @@ def python_with(package: str) -> Path:
         there = subprocess.run([str(python), "-c", f"import {package}"], capture_output=True, check=False, timeout=120)
         if there.returncode:
             subprocess.run(
-                [str(python), "-m", "pip", "install", "--quiet", package],
+                [str(python), "-m", "pip", "install", "--quiet", wanted or package],
                 check=True,
                 timeout=INSTALL_TIMEOUT_S,
                 capture_output=True,

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import gc
 import heapq
 import random
 import time
 from collections.abc import Callable, Iterator
 
+from actorgrid.actors.scheduling.fair_share import NodeSize, TenantTerms
 from actorgrid.actors.scheduling.request import Request
 from actorgrid.actors.scheduling.scheduler import Scheduler
 from actorgrid.hotpath import COMPILED, Forecast, PlacementEngine, PriorityBitmap, TimerWheel
@@ -17,6 +19,7 @@ from actorgrid.replay.runs import Setup, prepare
 from actorgrid.replay.runs import replay as run_all
 from actorgrid.replay.workload import as_gangs, with_load
 from tests.scheduling.cluster import cluster, request, simulate
+from tests.scheduling.sharing import random_instance, shares_broken
 
 from .figures import Figure, Skipped, latency, registry
 
@@ -26,6 +29,8 @@ LEVELS = 128
 LOAD = 0.9
 NODES = 1553  # of 8 GPUs: 12,424
 RESERVATIONS = 256
+TENANTS = 1000
+INSTANCES = 10_000
 QUESTIONS = 200
 CHRONUS_S = 180.0
 """Seconds for all 30,940 jobs of Chronus: must."""
@@ -144,6 +149,35 @@ def _job(id: str, dice: random.Random) -> Request:
         priority=dice.choice((0, 50, 50, 90)),
         expected_s=dice.choice((600.0, 3600.0, 36_000.0, 360_000.0)),
     )
+
+
+@registry.add("fair_share")
+def fair_share(runs: int) -> Iterator[Figure]:
+    """12,424 GPUs in use, 100,000 jobs of 1,000 tenants waiting: what the order of tenants adds to a start."""
+    sizes = {f"n{number}": NodeSize(128_000, 512 * 1024, (("H100", 81_920),) * 8) for number in range(NODES)}
+    terms = {f"t{number}": TenantTerms(weight=1.0 + number % 3) for number in range(TENANTS)}
+    cases: list[tuple[str, dict[str, TenantTerms]]] = [("without", {}), ("with", terms)]
+    for word, given in cases:
+        samples = []
+        for _ in range(runs):
+            scheduler = Scheduler(cluster(NODES), "easy_backfill", queue_max=2 * ITEMS)
+            scheduler.share(given, 0.0, nodes=sizes)
+            for number in range(ITEMS):
+                milli, tenant = (1000, 500, 250)[number // TENANTS % 3], f"ann@t{number % TENANTS}"
+                scheduler.submit(request(f"j{number}", gpu_count=1, gpu_milli=milli, tenant=tenant), 0.0)
+            gc.collect()  # what submitting left behind is not a start's to pay
+            began, count = time.process_time(), 0
+            while decisions := scheduler.schedule(0.0, 10_000):
+                count += len(decisions)
+            samples.append((time.process_time() - began) / count * 1e6)
+        yield Figure(f"CPU of a start, {word} tenants", "us", samples, higher_is_better=False)
+
+
+@registry.add("sharing")
+def sharing(_runs: int) -> Iterator[Figure]:
+    """10,000 random instances: sharing incentive, envy, Pareto, up to one largest job; how many broke one."""
+    broken = sum(bool(shares_broken(random_instance(seed))) for seed in range(INSTANCES))
+    yield Figure("instances that broke a promise", "", [float(broken)], higher_is_better=False, must=0.0)
 
 
 @registry.add("forecast")

@@ -15,6 +15,7 @@ from tests.system.cluster_host import ClusterHost
 
 from .figures import Figure, latency, registry
 from .sessions import TASKS, TRIPS, _rate, _trips
+from .user_actors import CALLS, Idler
 
 BYTES = 32 * 2**20
 
@@ -33,6 +34,27 @@ def sessions_afar(runs: int) -> Iterator[Figure]:
         )
         with client:
             yield from _measure(client, runs)
+            yield from _measure_actor(client, runs)
+
+
+def _measure_actor(client: Client, runs: int) -> Iterator[Figure]:
+    actor = Idler.on(client).create()
+    actor.ready().result()
+    trips, rates = [], []
+    for _ in range(runs):
+        samples = []
+        for _ in range(TRIPS):
+            started = time.perf_counter()
+            actor.noop().result()
+            samples.append(time.perf_counter() - started)
+        trips.append(samples)
+        started = time.perf_counter()
+        for future in [actor.noop() for _ in range(CALLS)]:
+            future.result()
+        rates.append(CALLS / (time.perf_counter() - started))
+    yield latency("user actor call from afar", trips, "ms", 1e3)
+    yield Figure("user actor calls from afar, pipelined", "calls/s", rates, True, must=2000, note="HTTPS, API key")
+    actor.stop()
 
 
 def _measure(client: Client, runs: int) -> Iterator[Figure]:

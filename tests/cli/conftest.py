@@ -17,6 +17,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from actorgrid.cli.main import cli
+from tests.patience import Patience
 
 Answer = tuple[int, Any]
 
@@ -211,9 +212,8 @@ def starting(tmp_path: Path) -> Iterator[Starting]:
 
 def until(condition: Callable[[], Any], timeout_s: float = 60.0) -> Any:
     """What *condition* gives, once that is something."""
-    pause = threading.Event()
-    deadline = time.monotonic() + timeout_s
+    patience = Patience(timeout_s)
     while not (found := condition()):
-        assert time.monotonic() < deadline, "it did not come to that in time"
-        pause.wait(0.05)
+        assert not patience.is_over, "it did not come to that in time"
+        patience.pause()
     return found

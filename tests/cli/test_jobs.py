@@ -13,8 +13,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from actorgrid.actors.gateway.schemas.jobs import EditRequest
 from actorgrid.cli.lookup import short_ids
 from actorgrid.cli.run import ending, exit_code
+from actorgrid.demand import DemandEdit
 from actorgrid.errors import UnknownJob
 from actorgrid.models import TaskRequest
 
@@ -230,6 +232,22 @@ def test_edit_changes_a_deadline(call: Invoke, door: Door) -> None:
     call("edit", ONE, "--no-deadline")
     assert door.asked[-1][2] == {"deadline": None}
     assert call("edit", ONE, "--no-deadline", "--deadline", "2h").exit_code == 2
+
+
+def test_edit_changes_what_a_job_asks_for_and_its_labels(call: Invoke, door: Door) -> None:
+    with_jobs(door, job(ONE, "queued"))
+    resources = {"gpus": 0.5, "gpu_models": ["A100"], "gpu_memory_mib": 1024, "cpu_milli": 2000, "memory_mib": 512}
+    answer = {"job_id": ONE, "priority": 50, "max_execution_time_s": None}
+    door.on(f"POST /api/jobs/{ONE}/edit", {**answer, "resources": resources, "labels": {"team": "x"}})
+    words = ["--gpus", "0.5", "--gpu-model", "A100", "--gpu-memory", "1GiB", "--cpus", "2", "--memory", "512MiB"]
+    said = call("edit", ONE, *words, "--label", "team=x", "--no-label", "old").stdout
+    assert "asks for 0.5 GPUs (A100), 1 GiB of GPU memory, 2 CPUs, 512 MiB of memory, labels: team=x" in said
+    assert EditRequest(**door.asked[-1][2]).demand() == DemandEdit(0.5, 2**30, ("A100",), 2.0, 512 * 2**20)
+    assert door.asked[-1][2]["labels"] == {"team": "x", "old": None}
+    call("edit", ONE, "--gpus", "0")
+    assert door.asked[-1][2] == {"gpus": 0.0}
+    for wrong in (["--label", "team"], ["--label", "team=x", "--no-label", "team"], ["--gpus", "two"], []):
+        assert call("edit", ONE, *wrong).exit_code == 2
 
 
 def test_logs_of_a_job_that_has_not_started_say_so(call: Invoke, door: Door) -> None:

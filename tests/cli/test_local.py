@@ -97,7 +97,7 @@ def test_doctor_is_content_with_a_fresh_machine(alone: Invoke, monkeypatch: pyte
     result = alone("doctor")
     assert result.exit_code == 0, result.stdout
     assert "nothing is wrong" in result.stdout and "actorgrid up starts one" in result.stdout
-    assert "settings the next agent would read:" in result.stdout and "single tenant" in result.stdout
+    assert "settings the next agent would read:" in result.stdout and "work runs as uid" in result.stdout
     document = json.loads(alone("doctor", "--json").stdout)
     assert document["ok"] is True and document["running"] is False
     origins = {entry["key"]: entry["origin"] for entry in document["settings"]}

@@ -16,7 +16,9 @@ from actorgrid.cli.slurm.directives import directives, read_options, seconds_of
 from actorgrid.cli.slurm.request import Translation
 from actorgrid.cli.slurm.table import clock
 from actorgrid.dag.requests import GraphRequest
+from actorgrid.errors import TargetNotAllowed
 from actorgrid.models import TaskRequest
+from actorgrid.notification_words import EVENTS
 
 from .conftest import Door, Invoke, job
 
@@ -57,6 +59,7 @@ def test_directives_are_read_up_to_the_first_command() -> None:
     assert options["labels"] == {"account": "vision", "partition": "short"} and options["priority"] == 0
     assert made.asked.words == ["script.sh", "arg"]
     assert [note.split()[0] for note in made.notes] == ["--mail-type", "--partition=short:"]
+    assert (options["notify"], options["notify_on"]) == ((), [])
     assert translated("-c", "8", "--time=30", "x", script=SCRIPT).options["cpus"] == 8.0
 
 
@@ -101,6 +104,40 @@ def test_times_are_slurms(text: str, seconds: float) -> None:
 
 
 @pytest.mark.parametrize(
+    ("words", "notify", "events", "notes"),
+    [
+        (["--mail-user=a@b.c", "--mail-type=END"], ("mail:a@b.c",), ["succeeded", "failed", "cancelled", "lost"], 0),
+        (["--mail-user=a@b.c,ops", "--mail-type=fail,BEGIN"], ("mail:a@b.c", "ops"), ["failed", "lost", "started"], 0),
+        (["--mail-user=a@b.c", "--mail-type=ALL"], ("mail:a@b.c",), list(EVENTS), 0),
+        (["--mail-user=a@b.c", "--mail-type=REQUEUE,TIME_LIMIT_90"], ("mail:a@b.c",), ["requeued"], 1),
+        (["--mail-user=a@b.c", "--mail-type=ARRAY_TASKS"], (), [], 1),
+        (["--mail-user=a@b.c", "--mail-type=NONE"], (), [], 0),
+        (["--mail-user=a@b.c"], (), [], 1),
+        (["--mail-type=END"], (), [], 1),
+        (["--mail-user=-oQ@b.c", "--mail-type=END"], (), [], 1),
+        (["--mail-user=webhook:https://x.org", "--mail-type=END"], (), [], 1),
+        (["--mail-user=a@b.c,b@b.c,c@b.c,d@b.c,e@b.c", "--mail-type=END"], (), [], 1),
+    ],
+)
+def test_mail_is_a_notification(words: list[str], notify: tuple[str, ...], events: list[str], notes: int) -> None:
+    made = translated(*words, "x")
+    assert (made.options["notify"], made.options["notify_on"], len(made.notes)) == (notify, events, notes), made.notes
+
+
+def test_where_no_mail_is_sent_the_job_is_queued_and_that_is_said(call: Invoke, door: Door) -> None:
+    def refuse(_: dict[str, str], _body: dict[str, Any]) -> dict[str, Any]:
+        door.on("POST /api/jobs", lambda _, body: {"job_id": body["task_id"], "duplicate": False}, 201)
+        return {"error": TargetNotAllowed("no mail is sent here").to_dict()}
+
+    door.on("POST /api/jobs", refuse, TargetNotAllowed.http_status)
+    result = call("slurm", "sbatch", "--mail-user=a@b.c", "--mail-type=END", "--wrap", "true")
+    assert result.exit_code == 0, result.output
+    assert "--mail-user=a@b.c has no meaning here: no mail is sent here" in result.stderr
+    first, second = (body for request, _, body in door.asked if request == "POST /api/jobs")
+    assert (first["notify"], second.get("notify", [])) == (["mail:a@b.c"], [])
+
+
+@pytest.mark.parametrize(
     "words",
     [
         ["--time=soon", "x"],
@@ -136,7 +173,7 @@ def test_sbatch_queues_the_script(call: Invoke, door: Door, tmp_path: Path, monk
     result = call("slurm", "sbatch", "--dependency", f"afterok:{ONE}", "--signal=B:TERM@90", "train.sh", "--lr", "1")
     body = submitted(door)
     assert result.stdout == f"Submitted batch job {body['task_id']}\n"
-    assert "--mail-type has no meaning here" in result.stderr
+    assert "--mail-type has no meaning here without --mail-user" in result.stderr
     request = TaskRequest(**body)
     assert (request.cpus, request.gpus, request.depends_on, request.grace_s) == (4, 2, [ONE], 90)
     assert request.env["ACTORGRID_BATCH_OUTPUT"] == f"{tmp_path}/out/train-%j.log"

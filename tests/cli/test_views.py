@@ -55,6 +55,13 @@ def test_status_fits_one_screen(call: Invoke, door: Door) -> None:
     assert json.loads(call("status", "--json").stdout) == {**SUMMARY, "url": door.url}
 
 
+def test_status_says_who_holds_shares_of_real_gpus(call: Invoke, door: Door) -> None:
+    limits = {"gpu_compute": {"none": 2}, "gpu_memory": {"cooperative": 1, "none": 1}}
+    door.on("GET /api/cluster", {**SUMMARY, "gpu_sources": ["probed"], "gpu_limits": limits})
+    said = " ".join(call("status").stdout.split())
+    assert "limits of shares, compute: counted alone (2); memory: ended when it has more (1), counted alone (1)" in said
+
+
 def test_status_of_a_host_that_is_not_ready_fails_and_says_where_to_look(call: Invoke, door: Door) -> None:
     door.on("GET /api/cluster", {**SUMMARY, "ready": False, "health": "degraded", "problems": ["gateway is silent"]})
     result = call("status")

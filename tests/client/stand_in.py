@@ -141,6 +141,8 @@ class StandIn:
         match (method, parts):
             case ("GET", ["config"]):
                 return 200, {"settings": []}
+            case ("GET", ["members"]):
+                return 200, {"members": []}
             case ("GET", ["allocations"]):
                 return 200, {"allocations": []}
             case ("POST", ["sessions"]):

@@ -61,6 +61,16 @@ def test_an_array_is_a_graph_without_arrows() -> None:
     assert request.on_failure.value == "continue" and request.priority == 70
 
 
+def test_each_index_has_a_checkpoint_of_its_own() -> None:
+    job = TaskOptions(durable=True).job_request(kind="command", command=["x"])
+    array = array_request({**job, "checkpoint": {"path": "ckpt", "every_s": 60.0}}, JobArray.parse("3,7"))
+    steps = GraphRequest.model_validate(array).steps
+    assert [(step.checkpoint.path, step.checkpoint.every_s) for step in steps if step.checkpoint] == [
+        ("ckpt/3", 60.0),
+        ("ckpt/7", 60.0),
+    ]
+
+
 @pytest.mark.parametrize("more", [{"depends_on": ["a"]}, {"outputs": ["x"]}, {"deadline": 60}])
 def test_what_an_array_cannot_have_is_refused_by_name(more: dict[str, object]) -> None:
     job = TaskOptions(**more, durable=True).job_request(kind="command", command=["x"])  # type: ignore[arg-type]

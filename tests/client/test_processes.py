@@ -6,6 +6,8 @@ import multiprocessing
 import os
 import pickle
 import signal
+import subprocess
+import sys
 import threading
 import traceback
 from collections.abc import Callable, Iterator
@@ -149,3 +151,28 @@ def test_what_a_script_defines_reaches_the_processes_of_a_task_and_comes_back(cl
 
     assert client.submit(task, method).result(WITHIN_S) == [0, 1, 4, 9]
     assert client.submit(task, method, durable=True).result(WITHIN_S) == [0, 1, 4, 9]
+
+
+IN_A_SUBINTERPRETER = """
+try:
+    import _interpreters as them
+except ImportError:
+    import _xxsubinterpreters as them
+made = them.create()
+told = them.run_string(made, '''
+from actorgrid.client.client import Client
+from actorgrid.errors import NotSupported
+try:
+    Client("http://127.0.0.1:1")
+except NotSupported as error:
+    print(error, flush=True)
+''')
+print("told:", told, flush=True)
+them.destroy(made)
+"""
+
+
+def test_a_client_in_a_subinterpreter_is_refused_at_once() -> None:
+    done = subprocess.run([sys.executable, "-c", IN_A_SUBINTERPRETER], capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0, done.stderr
+    assert "needs the main interpreter" in done.stdout and "told: None" in done.stdout, done.stdout + done.stderr

@@ -1,6 +1,7 @@
 """The runtime directory has a name that can be guessed: it is used only where it is ours, and no link."""
 
 import os
+import shutil
 import stat
 from collections.abc import Iterator
 from pathlib import Path
@@ -17,14 +18,7 @@ def paths(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[HostPaths
     shared.mkdir(mode=0o700)
     monkeypatch.setenv("XDG_RUNTIME_DIR", str(shared))
     yield HostPaths(tmp_path / "data")
-    for folder, _, files in os.walk(shared, topdown=False):
-        for name in files:
-            Path(folder, name).unlink()
-        if Path(folder) != shared:
-            Path(folder).rmdir()
-    for link in shared.iterdir():
-        link.unlink()
-    shared.rmdir()
+    shutil.rmtree(shared)
 
 
 def test_a_link_in_its_place_is_not_followed(paths: HostPaths, tmp_path: Path) -> None:
@@ -50,6 +44,19 @@ def test_a_data_directory_that_is_a_link_is_ours_to_use(paths: HostPaths, tmp_pa
     paths.data_dir.symlink_to(tmp_path / "elsewhere")
     paths.make()
     assert (tmp_path / "elsewhere" / "ledger").is_dir()
+
+
+def test_an_empty_one_is_left_behind_by_nobody(paths: HostPaths) -> None:
+    paths.make()
+    assert os.readlink(paths.runtime_dir / "data") == os.path.realpath(paths.data_dir)
+    boot = paths.boot_dir("b")
+    boot.mkdir()
+    paths.leave()
+    assert sorted(os.listdir(paths.runtime_dir)) == ["boot-b", "data"], "what is used still says whose it is"
+    boot.rmdir()
+    paths.make()
+    paths.leave()
+    assert not paths.runtime_dir.exists()
 
 
 @pytest.mark.root

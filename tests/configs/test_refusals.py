@@ -5,8 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from pydantic import ValidationError
 
 from actorgrid.configs.files import MAX_FILE_BYTES
+from actorgrid.configs.monitoring_section import MonitoringSection
 from actorgrid.errors import ActorGridError, InvalidSetting, MalformedConfig, UnknownSetting
 
 from .conftest import Load
@@ -17,6 +19,7 @@ REFUSALS = [
     ("cluster.yaml", "wrk:\n  kill_grace_s: 2\n", UnknownSetting, 1, "section 'wrk'", "work"),
     ("cluster.yaml", "\nwork:\n  pools:\n    gpu:\n      warm: 1\n", UnknownSetting, 4, "work.pools.gpu", "gpu"),
     ("cluster.yaml", "work:\n  log_level: info\n", UnknownSetting, 2, "work.log_level", "belongs in monitoring.yaml"),
+    ("monitoring.yaml", "monitoring:\n  otlp_endpoint: http://a.example\n", InvalidSetting, 2, "plain text", "4318"),
     ("security.yaml", "# x\nwork:\n  kill_grace_s: 1\n", UnknownSetting, 2, "section work", "move it to cluster.yaml"),
     ("cluster.yaml", "work:\n  kill_grace_s: 1\n  kill_grace_s: 2\n", MalformedConfig, 3, "twice", "remove one"),
     ("cluster.yaml", "work:\n  kill_grace_s: 1\nwork:\n  on_stop: end\n", MalformedConfig, 3, "twice", "remove one"),
@@ -146,3 +149,46 @@ def test_a_directory_in_place_of_a_file_is_refused(load: Load, tmp_path: Path) -
     (tmp_path / "cluster.yaml").mkdir()
     with pytest.raises(MalformedConfig, match="cannot read"):
         load()
+
+
+@pytest.mark.parametrize(
+    ("url", "plain", "what"),
+    [
+        ("http://ann:secret@127.0.0.1:4318", False, "no user, password or query"),
+        ("https://collector.example/?token=secret", False, "no user, password or query"),
+        ("http://collector.example:4318", False, "plain text"),
+        ("http://10.0.0.5:4318", False, "plain text"),
+        ("http://127.0.0.1.example.com:4318", False, "plain text"),
+        ("ftp://127.0.0.1", True, "no URL of a collector"),
+        ("http://127.0.0.1:99999", True, "no URL of a collector"),
+        ("http://", True, "no URL of a collector"),
+        ("http://[::1", True, "no URL of a collector"),
+    ],
+)
+@pytest.mark.parametrize("key", ["otlp_endpoint", "otlp_metrics_endpoint"])
+def test_collectors_are_reached_safely_and_settings_hold_no_secret(key: str, url: str, plain: bool, what: str) -> None:
+    with pytest.raises(ValidationError, match=what) as caught:
+        MonitoringSection(otlp_plain_http=plain, **{key: url})
+    assert "secret@" not in str(caught.value.errors()[0]["msg"]) and "=secret" not in caught.value.errors()[0]["msg"]
+
+
+@pytest.mark.parametrize(
+    ("url", "plain"),
+    [
+        ("http://127.0.0.1:4318", False),
+        ("http://[::1]:4318/otlp", False),
+        ("http://localhost:4318", False),
+        ("https://collector.example", False),
+        ("http://collector.example:4318", True),
+    ],
+)
+def test_collectors_that_may_be_named(url: str, plain: bool) -> None:
+    assert MonitoringSection(otlp_plain_http=plain, otlp_endpoint=url).otlp_endpoint == url
+
+
+def test_a_secret_in_a_url_is_not_shown_when_it_is_refused(load: Load) -> None:
+    with pytest.raises(InvalidSetting) as caught:
+        load({"monitoring.yaml": "monitoring:\n  otlp_endpoint: https://ann:sesame@collector.example\n"})
+    error = caught.value
+    shown = f"{error.message} {error.asked} {error.found} {error.hint}"
+    assert "(hidden)" in shown and "sesame" not in shown

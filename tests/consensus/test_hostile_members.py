@@ -55,6 +55,7 @@ def bring(town: Town, host_id: str, command: Command | dict[str, Any], session: 
 def test_what_gives_rights_or_only_a_leadership_decides_is_not_for_every_host() -> None:
     by = {proposer: {verb for verb, its in VERBS.items() if its.proposer is proposer} for proposer in Proposer}
     assert by[Proposer.VOTER] == {
+        "reseal_secret",
         "create_api_key",
         "create_join_token",
         "redeem_join_token",

@@ -101,6 +101,18 @@ def test_what_hosts_of_before_cannot_read_says_so(more: dict[str, Any], asks: bo
     assert GraphRequest(steps=[*steps, last], bundle="0" * 64).asks_commands is asks
 
 
+def test_a_command_may_have_a_checkpoint_which_not_all_hosts_can_read() -> None:
+    plain = {"id": "a", "command": "x"}
+    assert GraphRequest(steps=[plain]).spec_version == 0
+    for wish in ("ckpt", {"path": "ckpt", "every_s": 60}):
+        request = GraphRequest(steps=[{**plain, "checkpoint": wish}])
+        assert request.spec_version == 10 and request.steps[0].checkpoint.path == "ckpt"
+    call = {"id": "a", "kind": "function", "call": CALL, "checkpoint": "ckpt"}
+    for wrong in (call, {**plain, "checkpoint": {}}, {**plain, "checkpoint": "../x"}, {**plain, "checkpoint": "/x"}):
+        with pytest.raises(ValueError, match=r"checkpoint|path"):
+            GraphRequest(steps=[wrong], bundle="0" * 64)
+
+
 def test_files_that_commands_read_are_part_of_their_key(tmp_path: Path) -> None:
     def key(**more: Any) -> dict[str, Any]:
         step = {"id": "a", "command": "x", "outputs": ["out"], "cache": "inputs", "files": ["in", "dir"], **more}

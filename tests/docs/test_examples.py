@@ -54,6 +54,7 @@ def blocks() -> Iterator[Block]:
 
 ALL = list(blocks())
 RUN = [block for block in ALL if not block.skipped]
+ON_A_GPU = [block for block in ALL if re.fullmatch(r"needs (PyTorch and )?a GPU", block.skipped)]
 
 
 def examples(language: str) -> list[Any]:
@@ -145,8 +146,18 @@ def test_blocks_are_run_or_say_why_not() -> None:
     for block in elsewhere:
         where = re.search(r"tests/system/\w+\.py", block.skipped)
         assert where and "test_the_examples_of_the_documents_run" in (ROOT / where[0]).read_text(), str(block)
-    assert len([block for block in ALL if block.skipped]) - len(elsewhere) <= 4
+    assert len([block for block in ALL if block.skipped]) - len(elsewhere) - len(ON_A_GPU) <= 6
     assert len(RUN) >= 3
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("block", ON_A_GPU, ids=str)
+def test_examples_for_gpus_run(block: Block, tmp_path: Path) -> None:
+    if not Path("/dev/nvidiactl").exists():
+        pytest.skip("no NVIDIA GPU is here")
+    for module in ("torch", "cuda.bindings", "cupti"):
+        pytest.importorskip(module)
+    subprocess.run([sys.executable, "-c", block.text], check=True, cwd=tmp_path, timeout=120)
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))

@@ -19,7 +19,7 @@ import aiohttp
 import pytest
 
 from actorgrid.actors.alerts.core import Alert, AlertBook
-from actorgrid.actors.alerts.messages import ListAlerts, TestAlert
+from actorgrid.actors.alerts.messages import ListAlerts, ListTuning, TestAlert
 from actorgrid.actors.alerts.rules import RULES
 from actorgrid.actors.alerts.watch import AlertWatch
 from actorgrid.actors.cluster import messages as cluster
@@ -31,7 +31,18 @@ from actorgrid.actors.cluster.manager import ClusterManager as RealClusterManage
 from actorgrid.actors.consensus.actor import Consensus as RealConsensus
 from actorgrid.actors.gateway.actor import Gateway
 from actorgrid.actors.gpu.coordinator import GPUCoordinator as RealGPUCoordinator
-from actorgrid.actors.gpu.messages import CheckFeasible, CreateMig, DestroyMig, Inventory, MigGpus, RecentDecisions
+from actorgrid.actors.gpu.device_totals import DeviceTotals, together
+from actorgrid.actors.gpu.messages import (
+    AmdGpus,
+    CheckFeasible,
+    CreateMig,
+    DestroyMig,
+    Inventory,
+    MigGpus,
+    OwnTotals,
+    RecentDecisions,
+    SetAmdPartition,
+)
 from actorgrid.actors.host.context import HostContext
 from actorgrid.actors.host.enrolment import Enrolment
 from actorgrid.actors.host.messages import RestartHost
@@ -40,6 +51,7 @@ from actorgrid.actors.ledger.api_keys import revoke_key
 from actorgrid.actors.ledger.messages import Applied, LedgerSnapshot, Propose, Proposed, Query, Subscribe
 from actorgrid.actors.ledger.state import Ledger
 from actorgrid.actors.links import messages as links
+from actorgrid.actors.model_gateway.gateway_keeper import GatewayKeeper
 from actorgrid.actors.replication import messages as replication
 from actorgrid.actors.replication.actor import DistributedState as RealDistributedState
 from actorgrid.actors.replication.changes import ChangeLog, change_id, read_change_id
@@ -159,9 +171,11 @@ class Consensus(StandIn):
             return Proposed(self.index, {"job_id": command.job_id, **changed})
         if isinstance(command, commands.RetryJob):
             return Proposed(self.index, {"job_id": command.job_id, "attempts": 1})
+        if isinstance(command, commands.ReportAuditHead):
+            return Proposed(self.index, {"host_id": command.host_id, "log": 1, "size": command.size})
         if isinstance(command, commands.ClearNotices):
             return Proposed(self.index, {"cleared": 0})
-        if command.verb.endswith("_schedule"):
+        if command.verb.endswith(("_schedule", "_service", "_tenant", "_secret")):
             return self.plan(command)
         if isinstance(command, commands.CancelSteps):
             return Proposed(self.index, {"cancelled": 1, "stopping": 0, "over": 0})
@@ -180,13 +194,13 @@ class Consensus(StandIn):
         return Proposed(self.index, {"id": record["id"], "revoked_at": record["revoked_at"]})
 
     def plan(self, command: Any) -> Proposed:
-        """Schedules, by the real rules."""
+        """Schedules, services, tenants and secrets, by the real rules."""
         outcome = self.planner.apply(self.planner.index + 1, command)
         if outcome.error is not None:
             raise outcome.error
         for kind, name, record in outcome.changes:
-            if kind == "schedule":
-                self.apply("schedule", name, record, command.verb)
+            if kind in ("schedule", "service", "tenant", "secret"):
+                self.apply(kind, name, record, command.verb)
         return Proposed(self.index, dict(outcome.result or {}))
 
     @handles(Subscribe)
@@ -201,12 +215,19 @@ class Consensus(StandIn):
             return {"allocations": [ALLOCATION]}
         if query.kind == "quotas":
             return {"quotas": [QUOTA]}
+        if query.kind == "tenants":
+            return {"tenants": self.planner.quotas.tenants.rows()}
+        if query.kind == "secrets":
+            return {"secrets": list(self.planner.secrets.values())}
         if query.kind == "locks":
             return {"locks": [LOCK]}
         if query.kind == "join_tokens":
             return {"join_tokens": [JOIN_TOKEN]}
         if query.kind == "api_keys":
             return {"api_keys": list(self.keys.values())}
+        if query.kind == "audit_heads":
+            head = {"log": 1, "size": 3, "root": "ab" * 32, "note": "note", "key": "key", "at": 1e9}
+            return {"heads": [{**head, "host_id": "h-1", "ended": [head]}]}
         if query.kind == "counts":
             return {"jobs": {"queued": 2, "running": 1}, "commit_latency_ms": 1.5}
         first, limit = query.args["from"], query.args["limit"]
@@ -418,7 +439,17 @@ class Links(StandIn):
 
     @handles(links.AskHost)
     def ask(self, request: links.AskHost) -> Any:
+        if request.service == "bench_path":
+            figures = {"round_trip_us": 80.0, "round_trip_p99_us": 500.0, "trips": request.fields["trips"]}
+            moved = {"mb_per_s": 450.0, "bytes": request.fields["bytes"]}
+            return {"path": request.fields["path"], **figures, **moved, "unavailable": ""}
         raise HostUnreachable(f"{request.host_id} cannot be reached", asked=request.service)
+
+    @handles(links.TellPaths)
+    def paths(self, _request: links.TellPaths) -> list[dict[str, Any]]:
+        known = {"mb_per_s": None, "transfers": 0, "bytes": 0}
+        path = {"path": "rdma", "available": False, "reason": "off: transports.rdma is false", **known}
+        return [{"host": "h2", "used": "tls_streams", "paths": [path]}]
 
 
 class LoadBalancer(StandIn):
@@ -518,9 +549,23 @@ class GpuCoordinator(StandIn):
         assert (request.gpu, request.profile) == ("GPU-1", "3g.40gb")
         return "MIG-2"
 
+    @handles(AmdGpus)
+    def amd_gpus(self, _request: AmdGpus) -> list[dict[str, Any]]:
+        part = {"uuid": "part-0", "index": 1, "memory_bytes": 2**35, "jobs": []}
+        return [{"gpu": "0000:0c:00", "model": "MI300X", "mode": "SPX", "parts": [part]}]
+
+    @handles(SetAmdPartition)
+    def set_amd_partition(self, request: SetAmdPartition) -> None:
+        assert (request.gpu, request.change, request.mode) == ("0000:0c:00", "compute", "CPX")
+
     @handles(DestroyMig)
     def destroy_mig(self, request: DestroyMig) -> None:
         assert request.instance == "MIG-1"
+
+    @handles(OwnTotals)
+    def totals(self, _request: OwnTotals) -> DeviceTotals:
+        self.check()
+        return {**together([]), "at": 1.0, "devices": 2, "memory_bytes": 160 << 30, "watts": 300.0, "watts_known": 1}
 
     @handles(Inventory)
     def inventory(self, request: Inventory) -> list[dict[str, Any]]:
@@ -655,6 +700,15 @@ class FaultDetector(StandIn):
         watch._book = AlertBook("box")
         alert = Alert(RULES[0], "h2", "firing", 1.0, 1.0, 2.0)
         return {"alerts": [watch.view(alert, 3.0)], "resolved": [], "problem": "ops: no answer"}
+
+    @handles(ListTuning)
+    def list_tuning(self, _request: ListTuning) -> dict[str, Any]:
+        about = {"host": "box", "what": "slow", "evidence": "9 of 10", "effect": "faster"}
+        changed = {"setting": "sessions.expire_s", "now": 10.0, "to": 30.0, "live": True}
+        none = {"setting": "", "now": None, "to": None, "live": False}
+        later = {"setting": "scheduling.policy", "now": "completion", "to": "best_fit", "live": False}
+        rows = [("sessions-lapse", changed), ("gpus-idle", none), ("placement-slow", later)]
+        return {"findings": [{"name": name, **about, **row} for name, row in rows], "problem": ""}
 
     @handles(TestAlert)
     def test_alert(self, _request: TestAlert) -> dict[str, Any]:
@@ -914,6 +968,12 @@ def client() -> Iterator[ClientThread]:
     thread = ClientThread()
     yield thread
     thread.close()
+
+
+@pytest.fixture(autouse=True)
+def without_model_gateways(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Services are written here, and the processes that serve them are not what is tested."""
+    monkeypatch.setattr(GatewayKeeper, "_begin", lambda _keeper: None)
 
 
 @contextmanager

@@ -58,9 +58,9 @@ def test_wrong_tokens_of_one_address_slow_down_only_that_one(tmp_path: Any) -> N
             gate.check("Bearer wrong", 100.0, 0.0, "10.0.0.7")
     with pytest.raises(Overloaded, match="this address"):
         gate.check("Bearer wrong", 100.0, 0.0, "10.0.0.7")
-    with pytest.raises(WrongToken, match="actorgrid key create"):
+    with pytest.raises(WrongToken, match="actorgrid login, or key create"):
         gate.check("Bearer wrong", 100.0, 0.0, "10.0.0.8")
-    assert gate.check("Bearer right", 100.0, 0.0, "10.0.0.7") == "admin"
+    assert gate.check("Bearer right", 100.0, 0.0, "10.0.0.7").name == "admin"
 
 
 @pytest.mark.parametrize("path", ["/api/nothing", "/api/jobs/x/y/z"])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+from time import time
 from typing import Any
 
 import msgpack
@@ -14,6 +15,7 @@ from actorgrid.actors.gateway.server.route import Route
 from actorgrid.actors.jobs.graph_spec import write_spec
 from actorgrid.actors.ledger.api_keys import make_key
 from actorgrid.actors.ledger.tables.graphs import NEW_STEP
+from actorgrid.configs.oidc_section import OidcSection
 from actorgrid.dag.requests import GraphRequest
 
 JOB = {"task_id": "new", "command": ["true"]}
@@ -23,6 +25,9 @@ BODIES: dict[str, Any] = {
     "post_job": JOB,
     "post_jobs": {"jobs": [{**JOB, "task_id": "x"}, {**JOB, "task_id": "y"}]},
     "put_config": {"value": 3.0},
+    "post_tenant": {"name": "biz", "weight": 2, "guarantee": {"gpus": 1}, "limits": {"gpus_by_model": {"H100": 2}}},
+    "put_tenant": {"weight": 2.5},
+    "put_secret": {"value": "c2VjcmV0", "shared": True},
     "put_quota": {"gpus": 2.5, "gpu_memory": "1GiB", "jobs_waiting": 5},
     "post_leave": {"now": True, "wait_s": 1},
     "post_rotation": {"call_off": False},
@@ -31,18 +36,27 @@ BODIES: dict[str, Any] = {
     "post_key": {"value": 1},
     "post_state_batch": {"mutations": [{"key": "k", "value": 1}]},
     "post_api_key": {"user_id": "ann"},
+    "rotate_api_key": {"ttl_s": 3600},
+    "post_sign_in": {"token": "a.b.c"},
     "post_drain": {"draining": True},
+    "post_bench": {"to": "h2", "path": "tls", "bytes": 2**20, "trips": 10},
+    "post_partition": {"gpu": "0000:0c:00", "change": "compute", "mode": "CPX"},
     "post_mig": {"gpu": "GPU-1", "profile": "3g.40gb"},
     "post_rebalance": {"exclude": ["h2"], "dry_run": False},
     "put_schedule": {"every_s": 60, "job": {"command": ["true"]}, "replace": True},
+    "put_service": {"job": {"command": ["true"]}, "replicas_max": 2, "replace": True},
+    "begin_token_stream": {"model": "m", "messages": [{"role": "user", "content": "hi"}], "resume_s": 5},
+    "scale_service": {"replicas_min": 0, "replicas_max": 3},
     "post_silence": {"alert": "Actorgrid*", "for_s": 60},
+    "apply_tuning": {"names": ["sessions-lapse"]},
+    "undo_tuning": {"names": []},
     "test_target": {"target": "webhook:http://127.0.0.1:9/"},
     "clear_notifications": {"job_id": "a"},
     "put_maintenance": {"for_s": 60, "reason": "fans"},
     "post_wait": {"job_ids": ["a"]},
     "post_results": {"job_ids": ["a", "b"]},
     "cancel_jobs": {"labels": {"team": "vision"}},
-    "post_edit": {"priority": 70, "max_execution_time_s": None},
+    "post_edit": {"priority": 70, "max_execution_time_s": None, "labels": {"team": "x", "old": None}},
     "post_acquire": {"owner": "me", "ttl_s": 5},
     "post_renew": {"owner": "me", "token": [1, 7]},
     "post_release": {"owner": "me", "token": [1, 7]},
@@ -53,6 +67,7 @@ BODIES: dict[str, Any] = {
     "cancel_indexes": {"indexes": "0"},
     "retry_indexes": {"indexes": "0"},
     "post_graph_file": {"digest": "0" * 64},
+    "post_items": {"by": "g1.1-1.1", "position": 2, "size": 100},
     "post_graph": {"graph_id": "g2", "steps": [{"id": "one", "command": ["true"]}]},
 }
 PARTS = {
@@ -69,6 +84,8 @@ PARTS = {
     "step": "one",
     "silence_id": "0123abcd",
     "instance": "MIG-1",
+    "stream_id": "ts1",
+    "tenant": "lab",
 }
 OF_OPERATION = {"find_channel": {"job_id": "r"}}
 """What else stands in the path of one."""
@@ -84,6 +101,7 @@ def path_of(route: Route) -> str:
 
 def prepare(town: Any) -> None:
     town.host.settings.notifications.allowed_networks = ["127.0.0.0/8"]
+    town.host.settings.oidc = OidcSection(issuer="http://127.0.0.1:9", client_id="cluster")
     town.attempt_folder().joinpath("stdout").write_bytes(b"hello\n")
     town.attempt_folder().joinpath("result.bin").write_bytes(b"result")
     environments = town.host.paths.environments_dir
@@ -105,7 +123,16 @@ def prepare(town: Any) -> None:
     add_graph(town)
     plan = {"cron": "0 3 * * *", "time_zone": "Europe/Berlin", "job": {"command": ["true"]}, "replace": True}
     assert town.http("PUT", f"/api/schedules/{PARTS['name']}", json=plan).status == 200
-    _, key = make_key(bytes(5), bytes(30), "ann", "admin", 1.0)
+    assert town.http("POST", "/api/tenants", json={"name": PARTS["tenant"]}).status == 200
+    assert town.http("PUT", f"/api/secrets/{PARTS['name']}", json={"value": "c2VjcmV0"}).status == 200
+    for word in ("one", "other"):  # the second is on its way, and can be taken back
+        served = {"job": {"command": ["serve", word]}, "replace": True}
+        assert town.http("PUT", f"/api/services/{PARTS['name']}", json=served).status == 200
+    town.gateway._models.client_address = "127.0.0.1:9"  # where nobody is
+    begun = town.http("POST", "/api/token-streams", json=BODIES["begin_token_stream"]).json["stream_id"]
+    streams = town.gateway._app.token_streams._streams
+    streams[PARTS["stream_id"]] = streams[begun]
+    _, key = make_key(bytes(5), bytes(30), "ann@lab", "admin", time(), tenant="lab", name=PARTS["name"])
     town.servers["consensus"].keys[PARTS["id"]] = {**key, "id": PARTS["id"]}
 
 
@@ -179,7 +206,19 @@ def test_every_documented_operation_answers_as_its_schema_says(town: Any, route:
         status, content_type, line = town.finish(town.with_stream(path_of(route), first))
         assert (status, content_type, line) == (200, "text/event-stream", b": listening\n")
         return
+    if route.websocket:  # what they say: tests/gateway/test_websockets.py
+
+        async def open_and_close() -> bool:
+            headers = {"Authorization": f"Bearer {town.token}"}
+            async with town.client.session.ws_connect(town.url + path_of(route), headers=headers) as socket:
+                return not socket.closed
+
+        assert town.run(open_and_close())
+        return
     reply = town.http(route.method, path_of(route), **more)
+    if route.operation == "post_sign_in":  # what a provider's token is given: tests/gateway/test_sign_in.py
+        assert reply.status in (400, 401) and (b"WrongToken" in reply.body or b"actorgrid[oidc]" in reply.body)
+        return
     if route.status == 101:  # tests/system/test_sessions_afar.py upgrades
         assert reply.status == 400 and b"upgrade" in reply.body
         return

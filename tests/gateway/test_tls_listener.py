@@ -16,7 +16,7 @@ from actorgrid.actors.gateway.server import tls_listener
 from actorgrid.actors.gateway.server.tls_listener import Certificate
 from actorgrid.actors.security.host_material import HOST_FILE, store_material
 from actorgrid.client.http import AdminHttp
-from actorgrid.errors import ActorGridError, CertificateRefused, NotFound, WrongToken
+from actorgrid.errors import ActorGridError, CertificateRefused, NotAllowed, NotFound, WrongToken
 from tests.gateway.conftest import CLUSTER
 
 
@@ -63,6 +63,22 @@ def test_an_api_key_opens_the_door_until_it_is_revoked(town: Any, afar: Any) -> 
         afar(made["key"], lambda http: http.get("/api/members"))
     with pytest.raises(NotFound, match="actorgrid key list"):
         afar(second["key"], lambda http: http.delete("/api/keys/nothing"))
+
+
+def test_a_key_for_models_opens_no_door_of_the_cluster(town: Any, afar: Any) -> None:
+    made = new_key(town, user_id="ann", serving={"models": ["tiny"], "requests_per_minute": 60})
+    kept = town.servers["consensus"].keys[made["id"]]
+    assert (kept["roles"], kept["tenant"], kept["user_id"]) == (["user"], "default", "ann")
+    limits = {"models": ["tiny"], "requests_per_minute": 60, "tokens_per_minute": 0, "tokens_per_month": 0}
+    limits["requests_per_month"] = 0
+    assert kept["serving"] == limits
+    assert town.http("GET", "/api/keys").json["keys"][-1]["serving"] == limits
+    for path in ("/api/members", "/api/keys", "/api/jobs"):
+        with pytest.raises(NotAllowed, match="for models alone"):
+            afar(made["key"], lambda http, path=path: http.get(path))
+    assert town.http("POST", "/api/keys", json={"user_id": "ann", "role": "admin", "serving": {}}).status == 400
+    for wrong in ({"models": [""]}, {"requests_per_minute": -1}, {"else": 1}):
+        assert town.http("POST", "/api/keys", json={"user_id": "ann", "serving": wrong}).status == 400
 
 
 @pytest.mark.parametrize("change", ["other secret", "other id", "of two parts", "expired", "prefix"])

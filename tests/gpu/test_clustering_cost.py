@@ -12,6 +12,7 @@ import pytest
 from actorgrid.actors.gpu.clustering import GpuClusteringManager
 from actorgrid.actors.gpu.device import Device
 from actorgrid.actors.gpu.telemetry_history import GpuMetrics
+from tests.alone import count_alone
 
 SMALL, LARGE = 500, 5_000
 
@@ -27,13 +28,16 @@ def lines_run(action: Callable[[], Any]) -> int:
         count += event == "line"
         return trace
 
-    before = sys.gettrace()
-    sys.settrace(trace)
-    try:
-        action()
-    finally:
-        sys.settrace(before)
-    return count
+    def traced() -> int:
+        before = sys.gettrace()
+        sys.settrace(trace)
+        try:
+            action()
+        finally:
+            sys.settrace(before)
+        return count
+
+    return count_alone(traced)
 
 
 def pool(count: int) -> GpuClusteringManager:

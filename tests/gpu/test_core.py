@@ -18,6 +18,7 @@ from actorgrid.actors.ledger.attempt_ids import attempt_of
 from actorgrid.actors.ledger.command import Command
 from actorgrid.actors.ledger.commands import (
     CancelJob,
+    EditJob,
     EndAttempt,
     NewTerm,
     RegisterHost,
@@ -199,6 +200,12 @@ class World:
         if self.jobs:
             self.apply(CancelJob(job_id=f"j{which % self.jobs + 1}", by="test"))
 
+    def edit(self, which: int, needs: dict[str, Any]) -> None:
+        """A job that waits asks for something else, while a grant of what it asked before may be on its way."""
+        job = self.ledger.jobs.get(f"j{which % self.jobs + 1}") if self.jobs else None
+        if job is not None and "gang" not in job["resources"]:
+            self.apply(EditJob(job["job_id"], resources=needs, edits=job.get("edits", 0)))
+
     def kill(self) -> None:
         """A new coordinator starts from the ledger; what the old one proposed may still arrive."""
         self.core = self.make_core()
@@ -281,6 +288,7 @@ steps = st.one_of(
     st.tuples(st.just("end"), st.integers(0, 7), st.sampled_from(("succeeded", "failed", "lost"))),
     st.tuples(st.just("cancel"), st.integers(0, 30)),
     st.tuples(st.just("missed"), st.integers(0, 7), st.booleans()),
+    st.tuples(st.just("edit"), st.integers(0, 30), needs),
     st.tuples(st.just("kill")),
     st.tuples(st.just("register")),
     st.tuples(st.just("resubscribe")),
@@ -378,6 +386,22 @@ def test_a_refused_grant_is_tried_again_later_each_time() -> None:
         assert world.core.schedule(world.now, 8) == []
         assert world.core.next_wakeup == pytest.approx(world.now + pause)
         world.now += pause
+
+
+def test_a_grant_of_what_a_job_asked_before_an_edit_is_refused_and_it_gets_what_it_asks_for_now() -> None:
+    world = World("best_fit")
+    world.register()
+    world.submit(resources(3), False)
+    world.schedule()
+    world.edit(0, resources(1, cpu_milli=500))
+    world.answer(0)
+    assert world.ledger.jobs["j1"]["state"] == "queued" and world.core.mirror.engine.allocated_gpu_milli == 0
+    world.now += 0.2
+    (grant,) = world.core.schedule(world.now, 8)
+    assert (grant.demand.gpu_count, grant.demand.cpu_milli, grant.edits) == (1, 500, 1)
+    assert world.apply(grant.command(1)).error is None
+    assert world.core.mirror.engine.allocated_gpu_milli == 1000
+    world.check()
 
 
 def test_a_queue_that_was_full_takes_the_rest_when_there_is_room() -> None:

@@ -66,6 +66,13 @@ def test_a_process_that_is_gone_is_nobodys_guilt() -> None:
     users = DeviceUsers()
     users.take({"gpu": reads((1, 5000))}, {}, [MemoryGrant("a.1", ("gpu",), 1)], 0)
     assert (users.overdraws, users.ungranted) == ([], [])
+    assert [(process.pid, process.memory_mib, process.is_gone) for process in users.gone] == [(1, 5000, True)]
+
+
+def test_the_agents_own_processes_are_nobodys_guilt() -> None:
+    users = DeviceUsers()
+    users.take({"gpu": reads((1, 66), (2, 5))}, {2: ""}, [], 0, frozenset({1}))
+    assert ([process.pid for process in users.ungranted], users.gone) == ([2], [])
 
 
 def test_the_most_that_running_work_has_held_is_kept_until_it_ends() -> None:

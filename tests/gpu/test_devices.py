@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from actorgrid.actors.gpu.device import Device, answers_to, keep_indexes
+from actorgrid.actors.gpu.device import Device, keep_indexes
+from actorgrid.actors.gpu.device_words import answers_to
 from actorgrid.actors.gpu.readings import READINGS
 from actorgrid.actors.gpu.vendors.declared import declared_devices, declared_readings
 from actorgrid.actors.gpu.vendors.nvidia import traces_of_nvidia
@@ -83,6 +84,42 @@ def test_a_model_is_found_by_the_words_people_use(asked: str, yes: bool) -> None
 def test_a_memory_size_is_part_of_what_a_model_answers_to() -> None:
     assert answers_to("H100-80GB", "H100", 81_920)
     assert not answers_to("H100-40GB", "H100", 81_920)
+
+
+@pytest.mark.parametrize(
+    ("asked", "yes"),
+    [
+        ("nvidia", {"a100", "h100", "l4", "t4"}),
+        ("amd", {"mi300x"}),
+        ("intel", {"max"}),
+        ("hopper", {"h100"}),
+        ("Ada", {"l4"}),
+        ("turing", {"t4"}),
+        ("CDNA3", {"mi300x"}),
+        ("gfx942", {"mi300x"}),
+        ("xe-hpc", {"max"}),
+        ("cc9.0", {"h100"}),
+        ("cc8.0+", {"a100", "h100", "l4"}),
+        ("cc8+", {"a100", "h100", "l4"}),
+        ("cc8.0+ 24gb", {"l4"}),
+        ("nvidia cc8.9+", {"h100", "l4"}),
+        ("amd cc8.0+", set()),
+        ("cc10.0+", set()),
+        ("cc8.0", {"a100"}),
+        ("apple", set()),
+    ],
+)
+def test_vendor_and_architecture_are_words_too_and_a_capability_may_be_a_least_one(asked: str, yes: set[str]) -> None:
+    devices = {
+        "a100": ("NVIDIA A100-SXM4-40GB", 40_960, "nvidia", "8.0"),
+        "h100": ("NVIDIA H100 80GB HBM3", 81_559, "nvidia", "9.0"),
+        "l4": ("NVIDIA L4", 24_576, "nvidia", "8.9"),
+        "t4": ("Tesla T4", 15_360, "nvidia", "7.5"),
+        "mi300x": ("AMD Instinct MI300X", 196_592, "amd", "gfx942"),
+        "max": ("Intel Data Center GPU Max 1550", 131_072, "intel", "xe-hpc"),
+        "declared": ("M3 Ultra", 98_304, "apple", None) if asked != "apple" else ("x", 1, "", None),
+    }
+    assert {name for name, device in devices.items() if answers_to(asked, *device)} == yes
 
 
 def test_a_known_device_keeps_its_index_when_others_come_and_go() -> None:

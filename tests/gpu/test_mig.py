@@ -15,6 +15,7 @@ from actorgrid.errors import Overcommit, TooManyGpus, UnknownGpuModel
 from actorgrid.models import TaskRequest
 from tests.gpu.drivers.stubs import StubDriver
 from tests.gpu.rig import Rig
+from tests.gpu.watched import Watched
 
 MakeRig = Callable[..., Rig]
 WHOLE = "GPU-11111111-0000-0000-0000-000000000000"
@@ -216,3 +217,20 @@ def test_what_nobody_checked_in_records_of_before_is_not_trusted() -> None:
     parts = OwnParts("a", (), (), (), {})
     assert next_change(parts, [WaitingForGpu("j", demand)], hosts, (), (), True) is None
     assert [row["share_milli"] for row in device_rows(hosts, {}, {}, lambda *_: NOT_ASKED)] == [1000, 1000]
+
+
+def test_gpus_of_one_model_are_asked_for_their_profiles_once(nvml: StubDriver) -> None:
+    nvml.add_gpu(0, mig_mode=0)
+    nvml.add_gpu(1, mig_mode=0)
+    nvml.add_gpu(2, mig_mode=0, name="NVIDIA H200")
+    for number in (1, 2):  # whoever is asked has none
+        for version in ("", "V"):
+            nvml.fault(f"nvmlDeviceGetGpuInstanceProfileInfo{version}", 3, number)
+    watched = Watched()
+    try:
+        first, second, other = watched.report().mig
+    finally:
+        watched.close()
+    assert first.profiles
+    assert second.profiles == first.profiles
+    assert other.profiles == ()

@@ -8,8 +8,12 @@ from typing import Any
 
 import pytest
 
-from actorgrid.actors.gpu import mig_control, mig_policy
+from actorgrid.actors.gpu import mig_control, mig_policy, mig_refusals
 from actorgrid.actors.gpu.messages import CheckFeasible, CreateMig, DestroyMig, Inventory, MigGpus
+from actorgrid.actors.gpu.mig_journal import MigBefore
+from actorgrid.actors.gpu.mig_policy import WaitingForGpu, looked_at
+from actorgrid.actors.gpu.mig_report import MigInstance
+from actorgrid.demand import Demand
 from actorgrid.errors import BadRequest, HostError, NotFound, UnknownGpuModel, WrongState
 from tests.gpu.drivers.stubs import StubDriver
 from tests.gpu.rig import Rig
@@ -29,6 +33,15 @@ def mode(nvml: StubDriver, number: int = 0) -> str:
     return said[-1].partition("=")[2]
 
 
+def note(rig: Rig) -> dict[str, Any]:
+    return dict(json.loads(rig.host.paths.mig_gpus_file.read_text()))
+
+
+def profiles(rig: Rig) -> dict[str, list[str]]:
+    devices = rig.coordinator._ledger.hosts[rig.host.host_id]["devices"]
+    return {device["uuid"]: device.get("profiles", []) for device in devices}
+
+
 @pytest.fixture
 def host(nvml: StubDriver, make_rig: MakeRig) -> Rig:
     nvml.add_gpu(0)
@@ -40,6 +53,7 @@ def host(nvml: StubDriver, make_rig: MakeRig) -> Rig:
 def dynamic(nvml: StubDriver, make_rig: MakeRig, monkeypatch: pytest.MonkeyPatch) -> Rig:
     monkeypatch.setattr(mig_policy, "JOIN_AFTER_S", 1e9)
     monkeypatch.setattr(mig_control, "RETRY_S", 0.1)
+    monkeypatch.setattr(mig_refusals, "BACK_S", 0.5)
     nvml.add_gpu(0)
     nvml.add_gpu(1)
     return make_rig("auto", probe_interval_s=0.5, mig="dynamic").up()
@@ -63,7 +77,7 @@ def test_an_operator_cuts_a_free_gpu_and_puts_it_together(nvml: StubDriver, host
     assert mode(nvml) == "0"
     host.submit("b", "c", gpus=1)
     host.wait_placed("b", "c")
-    assert not host.host.paths.mig_gpus_file.exists(), "what an operator made is not the agent's"
+    assert note(host) == {}, "what an operator made is not the agent's"
 
 
 def test_what_an_operator_cannot_have_is_refused_by_name(nvml: StubDriver, host: Rig) -> None:
@@ -103,8 +117,12 @@ def test_work_that_waits_has_a_free_gpu_cut_for_it(nvml: StubDriver, dynamic: Ri
     assert dynamic.state("c") == "queued", "nothing is cut under work"
     dynamic.end("whole")
     dynamic.wait_placed("c")
-    noted = json.loads(dynamic.host.paths.mig_gpus_file.read_text())
-    assert noted == {uuid: {"enabled": False, "kept": []} for uuid in sorted(GPU[:2])}
+    dynamic.until(lambda: all(each["made"] for each in note(dynamic).values()), "the note of what was made")
+    noted = note(dynamic)
+    assert {uuid: (each["enabled"], each["kept"], each["making"]) for uuid, each in noted.items()} == {
+        uuid: (False, [], "") for uuid in sorted(GPU[:2])
+    }
+    assert sorted(uuid for each in noted.values() for uuid in each["made"]) == listed(dynamic)
 
 
 def test_instances_that_nobody_has_go_when_work_waits_for_whole_gpus(nvml: StubDriver, dynamic: Rig) -> None:
@@ -205,7 +223,35 @@ def test_a_library_that_dies_under_the_cut_leaves_the_note_of_how_the_gpu_was(nv
     dynamic.wait_placed("a")
     noted = json.loads(dynamic.host.paths.mig_gpus_file.read_text())
     (parent,) = dynamic.allocations()["a.1"]["gpu_parents"]
-    assert noted[parent] == {"enabled": False, "kept": []}
+    assert (noted[parent]["enabled"], noted[parent]["kept"]) == (False, [])
+
+
+@pytest.mark.system
+def test_what_a_library_that_dies_in_the_middle_has_left_goes_again(
+    nvml: StubDriver, host: Rig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(mig_control, "RETRY_S", 0.1)
+    nvml.put({"1.mig_mode": 1, "1.mig.0.profile": "1g.10gb", "1.mig.0.mib": 9984, "1.mig.0.made": 1})
+    host.until(lambda: host.coordinator._registration.inventory.can_cut, "a list")
+    nvml.fault("nvmlGpuInstanceCreateComputeInstance", "abort")
+    with pytest.raises(HostError, match="ended before it said"):
+        host.ask(CreateMig(GPU[0], "3g.40gb"))
+    assert note(host)[GPU[0]]["making"] == "3g.40gb"
+    nvml.fault("nvmlGpuInstanceCreateComputeInstance", None)
+    host.until(lambda: nvml.was_set()[-1] == "0.mig_mode=0", "the GPU to be as it was")
+    assert "0.mig.0.made=0" in nvml.was_set()
+    assert "1.mig.0.made=0" not in nvml.was_set(), "nobody here made that one"
+    host.until(lambda: note(host) == {}, "the note to be gone")
+    host.until(lambda: GPU[0] in listed(host), "it to be whole")
+
+
+@pytest.mark.system
+def test_work_that_waits_gets_its_instance_after_one_was_left_unfinished(nvml: StubDriver, dynamic: Rig) -> None:
+    nvml.fault("nvmlGpuInstanceCreateComputeInstance", "abort")
+    submit(dynamic, "a", gpu_profile="7g.80gb")
+    dynamic.until(lambda: "ended before" in dynamic.coordinator.status()["mig"]["refused"], "its probe to be lost")
+    nvml.fault("nvmlGpuInstanceCreateComputeInstance", None)
+    dynamic.wait_placed("a")
 
 
 def test_a_uuid_that_the_driver_gives_again_is_not_the_operators_any_more(nvml: StubDriver, dynamic: Rig) -> None:
@@ -251,3 +297,65 @@ def test_one_look_is_for_all_that_comes_together_and_for_what_may_start(
     rig.end("first")
     rig.settle()
     assert len(rig.coordinator._mig._jobs_waiting()) == 20
+
+
+def test_a_host_that_may_not_cut_says_so_and_leaves_the_work_to_others(
+    nvml: StubDriver, dynamic: Rig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(mig_refusals, "BACK_S", 1e6)
+    assert all(profiles(dynamic).values())
+    nvml.fault("nvmlDeviceSetMigMode", 4)
+    submit(dynamic, "a", gpu_profile="3g.40gb")
+    dynamic.until(lambda: not any(profiles(dynamic).values()), "the ledger to be told of no profile", timeout_s=60)
+    with pytest.raises(UnknownGpuModel):
+        dynamic.ask(CheckFeasible(asked(gpu_profile="3g.40gb")))
+    dynamic.submit("w1", "w2", gpus=1)
+    dynamic.wait_placed("w1", "w2")
+
+
+def test_an_instance_that_somebody_makes_beside_the_agents_is_not_the_agents(
+    nvml: StubDriver, dynamic: Rig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    submit(dynamic, "a", gpu_profile="3g.40gb")
+    dynamic.wait_placed("a")
+    (gpu,) = dynamic.allocations()["a.1"]["gpu_parents"]
+    dynamic.until(lambda: bool(note(dynamic)[gpu]["made"]), "the note of what was made")
+    own = note(dynamic)[gpu]["made"]
+    before = MigBefore(False, (), "", tuple(own))
+    theirs = MigInstance("MIG-theirs", "3g.40gb", 40_448)
+    assert before.own([MigInstance(own[0], "3g.40gb", 40_448), theirs]) == set(own)
+
+
+def test_what_a_crash_left_of_a_cut_is_the_agents_and_no_more() -> None:
+    crashed = MigBefore(False, ("MIG-kept",), "3g.40gb", ("MIG-own",))
+    there = [MigInstance(uuid, profile, 1) for uuid, profile in (
+        ("MIG-kept", "3g.40gb"), ("MIG-own", "1g.10gb"), ("MIG-theirs", "2g.20gb"), ("MIG-new", "3g.40gb"),
+        ("MIG-newer", "3g.40gb"))]  # fmt: skip
+    assert crashed.own(there) == {"MIG-own", "MIG-new"}
+    earlier = MigBefore(False, ("MIG-kept",))
+    assert earlier.own(there) == {each.uuid for each in there} - {"MIG-kept"}, "as the version before took it"
+
+
+def test_refusals_that_last_are_believed_at_once_and_others_after_some(monkeypatch: pytest.MonkeyPatch) -> None:
+    refusals = mig_refusals.MigRefusals()
+    refusals.refused("a", "MIG cannot be switched on: Insufficient Permissions", 0.0)
+    refusals.refused("b", "In use by another client", 0.0)
+    assert refusals.withdrawn(0.0) == {"a"}
+    assert refusals.withdrawn(mig_refusals.BACK_S) == frozenset()
+    refusals.refused("a", "Insufficient Permissions", 60.0)
+    assert refusals.withdrawn(60.0 + mig_refusals.BACK_S) == {"a"}, "twice as long"
+    refusals.refused("b", "In use by another client", 60.0)
+    refusals.refused("b", "In use by another client", 60.0)
+    assert "b" in refusals.withdrawn(60.0)
+    refusals.cut("b")
+    assert "b" not in refusals.withdrawn(60.0)
+
+
+def test_leases_are_looked_at_however_many_jobs_wait() -> None:
+    wish = Demand(gpu_count=1, gpu_milli=428, gpu_models=("MIG 3g.40gb",))
+    jobs = [WaitingForGpu(f"j{number}", wish) for number in range(100)]
+    leases = [WaitingForGpu(f"l{number}", wish) for number in range(100)]
+    both = looked_at(jobs, leases)
+    assert [len([each for each in both if each.id.startswith(kind)]) for kind in "jl"] == [32, 32]
+    assert len(looked_at(jobs[:3], leases)) == 64 and len(looked_at(jobs, [])) == 64
+    assert looked_at(jobs, leases[:1])[-1].id == "l0"

@@ -6,12 +6,14 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from typing import Any
 
 import psutil
 import pytest
 
+from actorgrid.actors.gpu.probe_patience import EXTRA_MAX, LOOK_AGAIN, ProbePatience, ProcessorTimes
 from tests.gpu.watched import Watched
 
 
@@ -185,3 +187,53 @@ sys.stdin.read()
         parent.wait(60)
         _gone, alive = psutil.wait_procs([child], timeout=60)
         assert alive == []
+
+
+def test_what_a_child_waits_for_a_processor_is_given_to_it_once_more_and_no_longer() -> None:
+    begin = ProcessorTimes(1.0, 2.0)
+    patience = ProbePatience(10.0, begin)
+    assert patience.more(begin._replace(waited_s=5.0)) == 3.0
+    assert patience.more(begin._replace(waited_s=6.5)) == 1.5
+    assert patience.more(begin._replace(waited_s=6.5)) == 0.0, "it had a processor and did not answer"
+    assert patience.more(ProcessorTimes(1.0, 500.0)) == 10 * EXTRA_MAX - 4.5
+    assert patience.more(ProcessorTimes(1.0, 1000.0)) == 0.0, "there is an end to it"
+
+
+def test_one_that_waits_for_a_processor_now_is_looked_at_again_and_one_that_computes_or_sleeps_is_not() -> None:
+    begin = ProcessorTimes(1.0, 2.0)
+    assert ProbePatience(10.0, begin).more(ProcessorTimes(1.0, 2.0, is_ready=True)) == 10 * LOOK_AGAIN
+    assert ProbePatience(10.0, begin).more(ProcessorTimes(11.0, 2.0, is_ready=True)) == 0.0
+    assert ProbePatience(10.0, begin).more(ProcessorTimes(1.0, 2.0)) == 0.0
+    starved = ProbePatience(10.0, begin)
+    given = list(iter(lambda: starved.more(ProcessorTimes(1.0, 2.0, is_ready=True)), 0.0))
+    assert sum(given) == 10 * EXTRA_MAX
+
+
+@pytest.mark.system
+def test_a_child_that_others_leave_no_processor_is_waited_for(nvml: Any) -> None:
+    nvml.add_gpu(0)
+    ours = os.sched_getaffinity(0)
+    watched = Watched(timeout_s=0.5)
+    busy = subprocess.Popen([sys.executable, "-c", "while True: pass"])
+    try:
+        os.sched_setaffinity(busy.pid, {min(ours)})
+        watched.probe.start()
+        child = watched.probe.pid
+        assert child is not None
+        os.sched_setaffinity(child, {min(ours)})
+        os.sched_setscheduler(child, os.SCHED_IDLE, os.sched_param(0))
+        until = time.monotonic() + 3 * watched.probe.timeout_s
+        watched.node.run_until(
+            lambda: time.monotonic() > until or bool(watched.lost or watched.reports), 60, "three times its time"
+        )
+        assert (watched.lost, watched.reports) == ([], [])
+        busy.kill()
+        os.sched_setscheduler(child, os.SCHED_OTHER, os.sched_param(0))
+        os.sched_setaffinity(child, ours)
+        watched.wait(watched.reports)
+        assert watched.probe.pid == child
+        assert watched.probe.restarts == 0
+    finally:
+        busy.kill()
+        busy.wait()
+        watched.close()

@@ -8,7 +8,6 @@ import signal
 import socket
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
@@ -20,6 +19,7 @@ import pytest
 from actorgrid.supervisors.supervisor import WhichChildren
 from tests.host.echo_servers import Ask
 from tests.measure import CARRIER
+from tests.patience import Patience
 from tests.processes import is_alive
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -28,14 +28,14 @@ DEADLINE_S = 60.0
 
 
 def wait_for(condition: Callable[[], Any], what: str, deadline_s: float = DEADLINE_S) -> Any:
-    end = time.monotonic() + deadline_s
+    patience = Patience(deadline_s)
     while True:
         value = condition()
         if value:
             return value
-        if time.monotonic() > end:
+        if patience.is_over:
             raise AssertionError(f"{what}: not within {deadline_s:g} s")
-        select.select([], [], [], 0.005)
+        patience.pause()
 
 
 def spec(name: str, kind: str, **fields: Any) -> dict[str, Any]:

@@ -28,7 +28,7 @@ NOT_ALONE = {
     "actorgrid.transports.peer.link",
 }
 NOWHERE = {"yaml", "pydantic_settings", "dotenv", "rich", "numpy", "cloudpickle", "pynvml", "amdsmi"}
-NOWHERE |= {"actorgrid.chaos", "aiohttp.client"}
+NOWHERE |= {"actorgrid.chaos", "aiohttp.client", "joserfc", "actorgrid.identity_provider"}
 READING_COMMANDS = ("actorgrid.cli.show", "actorgrid.cli.jobs")
 
 
@@ -70,10 +70,11 @@ def libraries() -> Iterator[dict[str, set[str]]]:
         yield found
 
 
-def test_no_process_of_a_host_alone_has_a_library_for_certificates(libraries: dict[str, set[str]]) -> None:
+def test_of_a_host_alone_only_the_door_has_a_library_for_certificates(libraries: dict[str, set[str]]) -> None:
+    """It signs the heads of the audit log."""
     assert len(libraries) > 10
     holders = {title for title, names in libraries.items() if any(name.startswith("_rust.abi3") for name in names)}
-    assert not holders
+    assert [title.rpartition(" ")[0] for title in holders] == ["actorgrid: gateway"]
 
 
 def test_what_workers_are_forked_from_has_no_library_of_the_agent(libraries: dict[str, set[str]]) -> None:

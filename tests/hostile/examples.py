@@ -11,6 +11,15 @@ from tests.consensus.rig import AT, host_record, job_record
 
 Plain = dict[str, Any]
 RAFT = {"raft": "10.0.0.1:7402", "calls": "10.0.0.1:7401"}
+MODEL_KEY: Plain = {"models": ["tiny"], "requests_per_minute": 60, "tokens_per_minute": 0, "tokens_per_month": 10**6}
+SECRET: Plain = {
+    "name": "hf",
+    "user_id": "ann@lab",
+    "shared": False,
+    "boxes": {"authority 1": "ab" * 40},
+    "set_at": AT,
+    "set_by": "ann@lab",
+}
 KEY: Plain = {
     "id": "k1",
     "sha256": "ab" * 32,
@@ -95,6 +104,12 @@ def furnished(ledger: Ledger | None = None) -> Ledger:
     do(commands.PutSchedule(schedule("nightly"), at=AT))
     do(commands.PutSchedule({**schedule("often"), "overlap": "queue"}, at=AT))
     do(commands.RunSchedule("often", at=AT))
+    do(commands.PutService(service("chat"), at=AT))
+    seen = ledger.services["chat"]["changed"]
+    (replica,) = do(commands.AdvanceService("chat", 1, seen, 1, [ledger.services["chat"]["revision"]], [], [], at=AT))[
+        "started"
+    ]
+    do(commands.GrantAttempt(replica, 1, "h1", 1, [], 1, at=AT))
     for graph_id in ("graph", "graph2"):
         do(commands.SubmitGraph(graph(graph_id), at=AT))
     jobs = [release("graph", 0), release("graph", 1)]
@@ -121,6 +136,14 @@ def schedule(name: str) -> Plain:
     return {"name": name, "user_id": "ann", "trigger": trigger, "job": job, "made_by": "ann", **policies}
 
 
+def service(name: str) -> Plain:
+    job = {"kind": "command", "command": ["serve", "{port}"], "resources": {"gpu_count": 0, "cpu_milli": 100}}
+    serving = {"protocol": "openai", "model": "", "ready_path": "", "ready_body": "", "live_path": "/health"}
+    scale = {"min": 0, "max": 3, "concurrency": 8, "idle_s": 900, "drain_s": 120, "strategy": "auto"}
+    more = {"serving": {**serving, "start_timeout_s": 300, "preset": ""}, "scale": scale, "made_by": "ann"}
+    return {"name": name, "user_id": "ann", "job": job, **more}
+
+
 def graph(graph_id: str) -> Plain:
     facts = {"files": ["ab" * 32], "steps": 4, "strategy": "time_optimized", "on_failure": "continue"}
     return {"job_id": graph_id, "user_id": "ann", "graph": facts}
@@ -145,7 +168,19 @@ def examples(ledger: Ledger) -> list[Plain]:
     planned = ledger.schedules.get("often") or {"revision": 1, "due_after": 0}
     told = list(ledger.notices)[:2]
     fence, last = planned["revision"], planned["due_after"]
+    served = ledger.services.get("chat") or {"changed": 1, "revision": "0" * 12}
+    replica = ledger.allocations.get("chat-1.1") or {"token": [1, 1]}
+    other = {**service("chat"), "job": {**service("chat")["job"], "command": ["other"]}}
     made: list[commands.Command] = [
+        commands.PutService(service(f"v{number}"), at=AT),
+        commands.PutService(other, True, 10, 60, at=AT),
+        commands.ScaleService("chat", 1, 4, "ann", at=AT),
+        commands.ReportReplica("chat-1.1", replica["token"], "ready", 20_000, "m", "", at=AT),
+        commands.AdvanceService(
+            "chat", term, served["changed"], 2, [served["revision"]], ["chat-1"], ["chat-1"], problem="none", at=AT
+        ),
+        commands.RollBackService("chat", "ann", at=AT),
+        commands.RemoveService("chat", "ann", at=AT),
         commands.PutSchedule(schedule(f"s{number}"), at=AT),
         commands.PutSchedule({**schedule("nightly"), "missed_max": 5}, True, at=AT),
         commands.RunSchedule("often", "ann", at=AT),
@@ -231,5 +266,19 @@ def examples(ledger: Ledger) -> list[Plain]:
         commands.RetryGraph("graph2", "me", at=AT),
         commands.RetryJob("failed", "me", at=AT),
         commands.CheckpointAttempt("runs.1", token, "ab" * 32, number, 100, at=AT),
+        commands.EditJob("waits", resources={"cpu_milli": 500}, edits=0, labels={"team": "x", "old": None}, at=AT),
+        commands.CreateApiKey(
+            {**KEY, "id": f"r{number}", "tenant": "lab", "name": f"n{number}", "last": "abcd"}, at=AT
+        ),
+        commands.CreateApiKey(
+            {**KEY, "id": f"m{number}", "tenant": "lab", "roles": ["user"], "serving": MODEL_KEY}, at=AT
+        ),
+        commands.PutTenant(f"t{number}", 1000, {"gpu": 1000}, {"gpu:H100": 2000, "jobs_waiting": 9}, True, "me", at=AT),
+        commands.RemoveTenant(f"t{number}", "me", at=AT),
+        commands.SetSecret(SECRET, at=AT),
+        commands.ResealSecret("lab", "hf", AT, {"authority 2": "cd" * 40}, at=AT),
+        commands.RemoveSecret("lab", "hf", at=AT),
+        commands.ReportAuditHead("h1", 0, "ab" * 32, "note", "key", at=AT),
+        commands.ReportAuditHead("h1", number, "cd" * 32, "note", "key", at=AT, anew=True),
     ]
     return [command.to_plain() for command in made]

@@ -281,6 +281,7 @@ AMOUNTS = st.fixed_dictionaries(
         "gpu_milli": st.sampled_from([1000, 1000, 500, 300]),
         "gpu_memory_mib": st.sampled_from([0, 0, 30, 60]),
         "gpu_models": st.sampled_from([(), (), ("H100",), ("A100", "H100")]),
+        "gpu_topology": st.sampled_from(["", "", "nvlink", "pxb", "node"]),
         "gang": st.sampled_from([1, 1, 2, 3]),
         "within": st.sampled_from([(), (), (("n0", (0, 1)), ("n2", (3,)))]),
     }
@@ -311,6 +312,7 @@ def test_the_kernel_answers_as_its_twin_does(steps: list[Any], drained: bool) ->
             gpu_count=4,
             gpu_model=("H100", "A100")[number % 2],
             gpu_memory_mib=100,
+            near=(None, ("0155", "1055", "5501", "5510"), ("0111",) * 4, ("0123", "1054", "2503", "3430"))[number],
         )
     if drained:
         engine.drain("n3")

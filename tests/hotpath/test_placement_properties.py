@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 import actorgrid.hotpath
 from actorgrid.errors import ActorGridError
+from actorgrid.hotpath.closeness import CLOSENESS
 from actorgrid.hotpath.records import POLICIES, NodeView, TypicalTask
 from actorgrid.hotpath.reference.placement import PlacementEngine as ReferenceEngine
 
@@ -40,6 +41,7 @@ requests = st.builds(
         {"gpu_count": st.integers(0, 4)},
         optional={
             "gpu_models": st.sets(st.sampled_from(MODELS)).map(sorted),
+            "gpu_topology": st.sampled_from(CLOSENESS),
             "gang": st.integers(1, 4),
             "exclude": st.sets(node_names, max_size=2).map(sorted),
             "prefer_racks": st.sets(st.sampled_from(("r1", "r2", "r9"))).map(sorted),
@@ -69,6 +71,8 @@ operations = st.one_of(
                 "devices": devices,
                 "rack": st.sampled_from(RACKS),
                 "nvlink": st.sampled_from((None, (0, 0, 1, 1, 2), (3, 7, 3, 7, 3))),
+                "near": st.sampled_from((None, ("01551", "10551", "55015", "55105", "11550")))
+                | st.lists(st.text("012345", max_size=5), min_size=5, max_size=5).map(tuple),
             }
         ),
     ),
@@ -93,8 +97,9 @@ def carry_out(engine: Any, operation: tuple[Any, ...]) -> Any:
     try:
         if kind == "add_node":
             node = dict(given_arguments[1])
-            if node["nvlink"] is not None:
-                node["nvlink"] = node["nvlink"][: len(node["devices"])]
+            for told in ("nvlink", "near"):
+                if node[told] is not None:
+                    node[told] = node[told][: len(node["devices"])]
             return engine.add_node(given_arguments[0], **node)
         if kind == "resize_node":
             name, cpu_milli, memory_mib = given_arguments

@@ -53,6 +53,8 @@ class Play:
     slots: int = 2
     gives: Outcome = lambda _play, _step, _run: None
     takes: Callable[[int], float] = lambda _step: 1.0
+    meanwhile: Callable[[Play], None] = lambda _play: None
+    """What happens while a proposal is on its way to the ledger."""
     further: dict[str, list[dict[str, Any]]] = field(default_factory=dict)
     """What steps give to run behind them, by their ids."""
     seed: int = 0
@@ -61,6 +63,8 @@ class Play:
     ran: list[Ran] = field(default_factory=list)
     jobs_run: int = 0
     results_at: dict[tuple[str, str], set[int]] = field(default_factory=dict)
+    beside: dict[str, dict[int, str]] = field(default_factory=dict)
+    """By attempt: the steps beside which it runs, and the attempt of each whose items it takes."""
     alive: dict[str, bool] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -71,6 +75,8 @@ class Play:
         self._queued: dict[str, Any] = {}
         self._ending: list[tuple[float, int, str, str, list[int]]] = []
         self._busy: dict[str, int] = {}
+        self._have_been_over: set[tuple[str, int]] = set()
+        self._away: dict[str, dict[tuple[str, str], set[int]]] = {}  # what lost hosts have
         self._told: list[tuple[str, str, Any]] = []
         self.do(commands.NewTerm(1))
         for number in range(self.hosts):
@@ -115,6 +121,9 @@ class Play:
         outcome = self.ledger.apply(self.ledger.index + 1, _at(command, self.now), "s", self._seq)
         self._told += outcome.changes
         for kind, identity, record in outcome.changes:
+            if kind == "steps":
+                over = (number for number, each in record if each["state"] in ("succeeded", "skipped"))
+                self._have_been_over.update((identity, number) for number in over)
             if kind == "job" and record is not None and "step_of" in record:
                 if record["state"] == "queued":
                     self._queued[identity] = record
@@ -136,9 +145,10 @@ class Play:
         cache = self.cache()
         self.execution = GraphExecution(self.spec, self.job, self.allocator, urgency, self.now, cache=cache)
         self.execution.load(list(self.ledger.steps.items(self.graph_id)))
+        self.execution.only_there({id for id, host in self.ledger.hosts.items() if host["state"] != "lost"})
         for job_id, record in self.ledger.jobs.items():
             if record["attempts"] and "step_of" in record:
-                self.execution.placed(job_id, record["attempts"][-1]["host"])
+                self.execution.placed(job_id, record["attempts"][-1]["host"], runs=record["state"] != "queued")
 
     def cache(self) -> StepCache:
         """What may be taken over of earlier graphs of the same user, as the runner finds it."""
@@ -173,7 +183,8 @@ class Play:
                 self.execution.job = record
             elif kind == "job" and record is not None and "step_of" in record and record["attempts"]:
                 last = record["attempts"][-1]
-                self.execution.placed(identity, last["host"])
+                if self.execution.placed(identity, last["host"], runs=record["state"] != "queued"):
+                    self._news = True
                 error = last["error"] or {}
                 if record["state"] == "queued" and error.get("code") == "InputLost":
                     self.execution.inputs_lost(identity, error["details"]["steps"])
@@ -189,10 +200,14 @@ class Play:
             if found is None:
                 return done
             done = True
+            term = self._term
             if isinstance(found, Finish):
                 self.do(commands.EndGraph(self.graph_id, self._term, found.state, found.error))
                 self._tell()
                 return True
+            self.meanwhile(self)
+            if self._term != term:
+                continue  # whoever leads now decides by itself
             assert isinstance(found, Advance)
             self.do(
                 commands.AdvanceGraph(
@@ -217,7 +232,7 @@ class Play:
         looked_at, failed = [], []
         extensions: list[dict[str, Any]] = []
         for number in list(self.execution.further.open):
-            if not self._is_kept(number):
+            if not self.is_kept(number):
                 self.execution.inputs_lost("", [number])
                 continue
             steps = self.further.get(spec.step(number).id)
@@ -257,10 +272,13 @@ class Play:
             number = (job["attempts"][-1]["number"] if job["attempts"] else 0) + 1
             token = self.do(commands.GrantAttempt(job["job_id"], number, host, 1, [], self._term))["token"]
             self._busy[host] += 1
+            self._news = self._news or self.spec.step(job["step_of"]["steps"][0][0]).stream
             self._begin(job, f"{job['job_id']}.{number}", host, token)
 
     def _begin(self, job: Any, attempt_id: str, host: str, token: list[int]) -> None:
-        gone = [number for number in job["step_of"]["inputs"] if not self._is_kept(number)]
+        beside = {number: self._run_of(number) for number in job["step_of"].get("streams", ())}
+        beside = {number: run for number, run in beside.items() if run}
+        gone = [number for number in job["step_of"]["inputs"] if number not in beside and not self.is_kept(number)]
         put_back = job["step_of"].get("puts_back")
         if put_back is not None:
             source = self.ledger.steps.get(*put_back)
@@ -277,17 +295,55 @@ class Play:
         for place, step in enumerate(steps):
             for producer in self.spec.graph.producers[step]:
                 state = self.ledger.steps.get(self.graph_id, producer)["state"]
-                assert state in ("succeeded", "skipped") or producer in steps[:place], (step, producer, state)
+                over = state in ("succeeded", "skipped") or producer in steps[:place] or producer in beside
+                # What comes after it alone may begin while it is made again, for others.
+                over |= (
+                    producer not in self.spec.graph.taken[step] and (self.graph_id, producer) in self._have_been_over
+                )
+                assert over, (step, producer, state)
+        self.beside[attempt_id] = beside
         took = sum(self.takes(number) for number in steps)
         self._ending.append((self.now + took, self.ledger.index, attempt_id, host, steps))
         heapq.heapify(self._ending)
 
-    def _is_kept(self, number: int) -> bool:
+    def _run_of(self, number: int) -> str:
+        """The attempt that runs a step now; empty: none does."""
         record = self.ledger.steps.get(self.graph_id, number)
-        if "same_as" in record:
-            return self._is_kept(record["same_as"])
+        job = self.ledger.jobs.get(record["job_id"]) if record["state"] == "released" else None
+        runs = job is not None and job["state"] in ("placed", "running")
+        return str(job["attempts"][-1]["attempt_id"]) if job is not None and runs else ""
+
+    def _waits_for_items(self, attempt_id: str, at: float, host: str, steps: list[int]) -> bool:
+        """Whether an attempt has taken items of what still runs, or of what is over without having succeeded, and so
+        ends later, or as lost."""
+        for number, run in self.beside.get(attempt_id, {}).items():
+            record = self.ledger.steps.get(self.graph_id, number)
+            if record["state"] == "succeeded" and record["attempt_id"] == run:
+                continue
+            if self._run_of(number) == run:
+                heapq.heappush(self._ending, (at + 0.5, self.ledger.index, attempt_id, host, steps))
+                return True
+            token = self.ledger.jobs[attempt_id.rpartition(".")[0]]["attempts"][-1]["token"]
+            error = {
+                "code": "InputLost",
+                "message": "x",
+                "asked": "",
+                "found": "",
+                "hint": "",
+                "details": {"steps": []},
+            }
+            self._busy[host] -= 1
+            self.do(commands.EndAttempt(attempt_id, token, "lost", charge=False, error=error, retry_at=self.now))
+            return True
+        return False
+
+    def is_kept(self, number: int) -> bool:
+        """Whether what a step gave lies where its record says."""
+        record = self.ledger.steps.get(self.graph_id, number)
         kept = self.results_at.get((record["host"], record["attempt_id"]))
-        return kept is not None and ("cached_from" in record or number in kept)
+        source = record.get("same_as", number)
+        taken_over = "cached_from" in self.ledger.steps.get(self.graph_id, source)
+        return kept is not None and (taken_over or "cached_from" in record or source in kept)
 
     def end_next(self) -> bool:
         """Let the next attempt end; ``False``: none runs."""
@@ -300,6 +356,8 @@ class Play:
         attempt = job["attempts"][-1] if job is not None else None
         if attempt is None or str(attempt["number"]) != number or attempt["ended_at"] is not None:
             return True  # it was ended by others, with its host
+        if job is not None and not job["cancel_requested"] and self._waits_for_items(attempt_id, at, host, steps):
+            return True
         self._busy[host] -= 1
         token = attempt["token"]
         if job is not None and job["cancel_requested"]:
@@ -353,13 +411,21 @@ class Play:
         seen = self.ledger.hosts[host].get("seen_index", 0)
         self.do(commands.LoseHost(host, 1, seen, self.now, [[id, token] for id, token in held], self._term))
         self._busy[host] = self.slots
-        for place in [place for place in self.results_at if place[0] == host]:
-            del self.results_at[place]
+        places = [place for place in self.results_at if place[0] == host]
+        self._away[host] = {place: self.results_at.pop(place) for place in places}
         self._ending = [each for each in self._ending if each[3] != host]
         heapq.heapify(self._ending)
         self._tell()
         self.execution.host_lost(host)
         self._news = True
+
+    def host_is_back(self, host: str) -> None:
+        """A host that was lost is there again, with what it had kept."""
+        self.do(commands.ConfirmHost(host, 1, self.ledger.hosts[host]["lost_at"]))
+        self.alive[host], self._busy[host] = True, 0
+        self.results_at.update(self._away.pop(host))
+        self._tell()
+        self.execution.host_is_there(host)
 
     def run(self, *, until: Callable[[], bool] = lambda: False, most: int = 100_000) -> str:
         """Play until the graph is over (or *until*); gives its state."""

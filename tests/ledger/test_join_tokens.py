@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from actorgrid.actors.ledger.credential_records import JoinTokenRecord
 from actorgrid.actors.ledger.join_tokens import (
     JoinClaim,
     JoinToken,
@@ -20,7 +21,6 @@ from actorgrid.actors.ledger.join_tokens import (
     redeem,
     revoke_token,
 )
-from actorgrid.actors.ledger.record_types import JoinTokenRecord
 from actorgrid.actors.security.token_rate_limit import SOURCES_MAX, TokenRateLimit
 from actorgrid.errors import (
     BadRequest,

@@ -59,7 +59,7 @@ class Rig:
 
         net = FaultyNet(self.network, name, on_call=lambda call: None, on_cast=lambda *told: None, on_stream=take)
         self.open_stream = net.open_stream
-        return ActorRelays(self.loop, folder / name, net.open_stream)
+        return ActorRelays(self.loop, name, folder / name, net.open_stream)
 
     def begin_actor(self) -> None:
         self.actor = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_NONBLOCK)
@@ -278,3 +278,42 @@ def test_a_line_is_read_as_it_was_written() -> None:
         line = encode_far_caller(wanted)
         assert parse_far_caller(line + b"rest") == (wanted, b"rest")
         assert parse_far_caller(line[:-1]) is None
+
+
+def test_the_door_of_the_actors_own_host_comes_by_the_same_way(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
+    rig.place = rig.place.parents[2] / "near" / FOLDER / ACTOR_ID
+    rig.place.parent.mkdir()
+    wanted = WANTED._replace(host_id="near")
+    assert isinstance(rig.refusal(wanted), UnknownAllocation), "it is not there yet"
+    rig.begin_actor()
+    with closing(rig.connect(encode_far_caller(wanted) + b"keep")) as process:
+        connection, came, file = rig.accepted()
+        assert came == encode_far_prelude() + b"keep"
+        os.pwrite(file, BEGUN.pack(3), 0)
+        # More than sockets hold, both ways at once: what one side does not take is not read of the other.
+        much = os.urandom(3_000_000)
+        got = {process: bytearray(), connection: bytearray()}
+        left = {process: memoryview(much), connection: memoryview(much[::-1])}
+
+        def moved() -> bool:
+            for sock, data in left.items():
+                with suppress(BlockingIOError):
+                    left[sock] = data[sock.send(data) :] if data else data
+                with suppress(BlockingIOError):
+                    got[sock] += sock.recv(2**16)
+            return len(got[process]) == len(got[connection]) == len(much)
+
+        rig.loop.run_until(moved)
+        assert bytes(got[connection]) == much and bytes(got[process]) == much[::-1]
+        assert len(rig.near) == 1
+        monkeypatch.setattr(actor_relays, "STREAMS_MAX", 1)
+        assert "maximum" in rig.refusal(wanted._replace(caller="f" * 32)).message
+        process.shutdown(socket.SHUT_WR)
+        assert rig.all_of(connection) == b"", "its end is told"
+        connection.send(b"last")
+        connection.close()
+        assert rig.all_of(process) == b"last"
+        rig.loop.run_until(lambda: not len(rig.near))
+        os.close(file)
+    with closing(rig.connect(encode_far_caller(wanted._replace(asks=True)))) as process:
+        assert BEGUN.unpack(rig.all_of(process))[0] == 3

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import hashlib
+import os
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from actorgrid.actors.links.fetching import FETCHES_MAX, Fetching
+from actorgrid.actors.links.fetching import FETCHES_MAX, WHOLE_BYTES_MIN, Fetching
 from actorgrid.actors.links.pieces import PIECE_BYTES_MAX, Piece, read_piece
 from actorgrid.errors import ActorGridError, HostUnreachable, MalformedMessage, NotFound
 from actorgrid.supervisors.inline import InlineNode
@@ -70,6 +71,23 @@ def test_a_file_comes_whole_from_the_first_host_that_has_it(asker: Asker, tmp_pa
     assert (tmp_path / DIGEST).stat().st_mode & 0o777 == 0o600
     assert [host for host, _ in hosts.asked] == ["a", "b", "c", "c", "c"]
     assert fetching.fetched_bytes_total == len(DATA)
+
+
+@pytest.mark.parametrize("gives", [True, False])
+def test_a_large_payload_is_brought_whole_or_comes_by_calls(asker: Asker, tmp_path: Path, gives: bool) -> None:
+    content = bytes(WHOLE_BYTES_MIN)
+    digest, hosts = hashlib.sha256(content).hexdigest(), Hosts(a=content)
+    brought: list[tuple[str, str, int]] = []
+
+    async def bring(host_id: str, digest: str, size: int, fd: int) -> bool:
+        brought.append((host_id, digest, size))
+        return gives and os.pwrite(fd, content, 0) == size
+
+    asker.fetch(Fetching(hosts.ask, bring), tmp_path / digest, ["a"], "blob", {}, digest)
+    assert asker.outcomes == [None] and (tmp_path / digest).read_bytes() == content
+    assert brought == [("a", digest, len(content))] and (len(hosts.asked) == 1) == gives
+    asker.fetch(Fetching(hosts.ask, bring), tmp_path / "result", ["a"], "result", {})
+    assert (tmp_path / "result").read_bytes() == content and len(brought) == 1, "results have no digest"
 
 
 @pytest.mark.parametrize("wrong", [DATA[:-1], DATA + b"x", b"", DATA[:-1] + b"x"])

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from actorgrid.actors.alerts.messages import ListAlerts
+from actorgrid.actors.alerts.messages import ListAlerts, ListTuning
 from actorgrid.actors.cluster.messages import (
     AcquireWorker,
     CloseSession,
@@ -26,12 +26,23 @@ from actorgrid.actors.cluster.messages import (
     ReturnWorker,
     WhyHost,
 )
-from actorgrid.actors.gpu.messages import AcquireLease, CreateMig, DestroyMig, MigGpus, OwnReadings
+from actorgrid.actors.gpu.messages import (
+    AcquireLease,
+    AmdGpus,
+    CreateMig,
+    DestroyMig,
+    MigGpus,
+    OwnReadings,
+    SetAmdPartition,
+)
 from actorgrid.actors.host.messages import RestartHost, RestartServer
+from actorgrid.actors.links.large_paths import LargePaths
+from actorgrid.actors.links.path_bench import PathBench
 from actorgrid.actors.links.pieces import pack, unpack, unpack_fields
 from actorgrid.actors.links.relays import Relays
 from actorgrid.actors.links.services import Services
 from actorgrid.actors.membership.messages import Reaches
+from actorgrid.actors.serving.messages import GatewayTold, ServiceWanted
 from actorgrid.actors.work.messages import (
     AttachLease,
     DetachLease,
@@ -54,6 +65,7 @@ from tests.hostile.mutations import ODD, ROUNDS, mutated, nested
 CALLS: dict[str, dict[str, Any]] = {
     "output": {"attempt_id": "j.1", "stream": "stdout", "offset": 0, "size": 10, "wait_s": 0.0},
     "result": {"attempt_id": "j.1", "offset": 0, "size": 10},
+    "items": {"attempt_id": "j.1", "by": "j.2", "taken": 0, "position": 0, "size": 10, "wait_s": 0.0},
     "output_since": {"attempt_id": "j.1", "stream": "stdout", "since_s": 5.0},
     "output_last": {"attempt_id": "j.1", "stream": "stdout", "first": 0, "end": 10, "count": 3, "pattern": "a"},
     "output_matching": {"attempt_id": "j.1", "stream": "stdout", "offset": 0, "pattern": "a", "wait_s": 0.0},
@@ -63,6 +75,7 @@ CALLS: dict[str, dict[str, Any]] = {
     "blob": {"digest": "ab" * 32, "offset": 0, "size": 10},
     "keep_blobs": {"digests": ["ab" * 32]},
     "health": {},
+    "release_secrets": {"attempt_id": "j.1"},
     "hosts_away": {},
     "notice_states": {},
     "start_delay": {"attempt_id": "j.1"},
@@ -73,6 +86,8 @@ CALLS: dict[str, dict[str, Any]] = {
     "mig_gpus": {},
     "mig_create": {"gpu": "GPU-1", "profile": "1g.10gb"},
     "mig_destroy": {"instance": "MIG-1"},
+    "amd_gpus": {},
+    "set_amd_partition": {"gpu": "0000:0c:00", "change": "compute", "mode": "CPX"},
     "acquire_lease": {
         "lease_id": "l1",
         "session_id": "s1",
@@ -103,12 +118,17 @@ CALLS: dict[str, dict[str, Any]] = {
     "clock": {},
     "fault_report": {},
     "usage": {"by": "user", "since": 0.0, "user_id": ""},
+    "model_usage": {"by": "key", "since": 0.0, "user_id": "", "tenant": "lab"},
     "alerts": {},
+    "tuning": {},
+    "bench_path": {"host_id": "h1", "path": "tls", "bytes": 1000, "trips": 10},
     "restart_server": {"server": "gateway"},
     "why_host": {"host_id": "h2"},
     "list_faults": {"host_id": "", "limit": 10},
     "membership_reaches": {"host_id": "h2"},
     "leave_leases": {"near": {"l1": "h2"}},
+    "gateway_told": {"report": b"{}"},
+    "service_wanted": {"service": "chat"},
 }
 
 
@@ -214,6 +234,14 @@ class Everyone(Server):
     def _destroy_mig(self, request: DestroyMig) -> None:
         self._texts(request)
 
+    @handles(AmdGpus)
+    def _amd_gpus(self, _request: AmdGpus) -> list[Any]:
+        return []
+
+    @handles(SetAmdPartition)
+    def _set_amd_partition(self, request: SetAmdPartition) -> None:
+        self._texts(request)
+
     @handles(Reaches)
     def _reaches(self, request: Reaches) -> bool:
         self._texts(request)
@@ -224,12 +252,25 @@ class Everyone(Server):
         assert all(isinstance(text, str) for pair in request.near.items() for text in pair), request
         return []
 
+    @handles(GatewayTold)
+    def _gateway_told(self, request: GatewayTold) -> None:
+        assert isinstance(request.report, bytes), request
+        self._texts(request)
+
+    @handles(ServiceWanted)
+    def _service_wanted(self, request: ServiceWanted) -> None:
+        self._texts(request)
+
     @handles(NoticeStates)
     def _notice_states(self, _request: NoticeStates) -> dict[str, Any]:
         return {}
 
     @handles(ListAlerts)
     def _list_alerts(self, _request: ListAlerts) -> dict[str, Any]:
+        return {}
+
+    @handles(ListTuning)
+    def _list_tuning(self, _request: ListTuning) -> dict[str, Any]:
         return {}
 
     @handles(ReadWorkUsage)
@@ -278,7 +319,11 @@ class Door(Server):
             assert all(isinstance(digest, str) and len(digest) == 64 for digest in digests)
 
         relays = Relays(self.runtime, self.host.paths.work_sockets_dir, lambda *_: pytest.fail("no stream is opened"))
-        self.services = Services(self, relays, keep)
+        bench = PathBench(self, lambda *_: pytest.fail("no"), lambda: None, lambda _: pytest.fail("no"), self.paths())
+        self.services = Services(self, relays, keep, bench.measure)
+
+    def paths(self) -> LargePaths:
+        return LargePaths(self.runtime.monotonic, lambda _: False, lambda _: False)
 
     @handles(tuple)
     async def _serve(self, call: tuple[str, bytes]) -> bytes:

@@ -29,6 +29,7 @@ from actorgrid.actors.notifications.signature import key_bytes
 from actorgrid.actors.notifications.webhook import send_webhook
 from actorgrid.configs.notifications_section import NotificationsSection
 from tests.notifications.test_targets import KEY
+from tests.self_signed import write_self_signed
 
 MESSAGE = OutgoingMessage("a.7.0", "job.failed", 1_700_000_000.0, "job a has failed", {"job_id": "a", "exit_code": 3})
 LOOPBACK = networks_of(["127.0.0.0/8"])
@@ -223,32 +224,8 @@ def test_who_answers_a_byte_at_a_time_or_nothing_does_not_keep_it(said: bytes) -
 
 def test_a_certificate_that_nobody_vouches_for_is_not_believed(tmp_path: Path) -> None:
     """Until the operator names its authority."""
-    from datetime import UTC, datetime, timedelta
-    from ipaddress import ip_address
-
-    from cryptography import x509
-    from cryptography.hazmat.primitives import hashes, serialization
-    from cryptography.hazmat.primitives.asymmetric import ec
-
-    key = ec.generate_private_key(ec.SECP256R1())
-    name = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, "hook")])
-    now = datetime.now(UTC)
-    certificate = (
-        x509.CertificateBuilder()
-        .subject_name(name)
-        .issuer_name(name)
-        .public_key(key.public_key())
-        .serial_number(1)
-        .not_valid_before(now - timedelta(days=1))
-        .not_valid_after(now + timedelta(days=1))
-        .add_extension(x509.SubjectAlternativeName([x509.IPAddress(ip_address("127.0.0.1"))]), False)
-        .add_extension(x509.BasicConstraints(True, None), True)
-        .sign(key, hashes.SHA256())
-    )
     file = tmp_path / "hook.pem"
-    pem = serialization.Encoding.PEM
-    private = key.private_bytes(pem, serialization.PrivateFormat.PKCS8, serialization.NoEncryption())
-    file.write_bytes(certificate.public_bytes(pem) + private)
+    write_self_signed(file, "hook")
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.load_cert_chain(file)
     server = Receiver()

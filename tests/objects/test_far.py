@@ -118,13 +118,6 @@ SECRET = os.urandom(SECRET_BYTES)
 
 
 @pytest.fixture
-def store(tmp_path: Path) -> Iterator[StoreProcess]:
-    store = StoreProcess(tmp_path)
-    yield store
-    store.close()
-
-
-@pytest.fixture
 def wires(store: StoreProcess, tmp_path: Path) -> Iterator[Wires]:
     wires = Wires(far_path(str(tmp_path / "near.sock")), {"h2": store.path})
     yield wires
@@ -263,8 +256,7 @@ def test_the_store_there_knows_what_is_referred_to_before_work_ends(
 def test_a_space_elsewhere_names_the_host_of_its_owner(
     store: StoreProcess, wires: Wires, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for name, value in (("_path", str(tmp_path / "near.sock")), ("_host", "h1")):
-        monkeypatch.setattr(here, name, value)
+    monkeypatch.setattr(here, "_of_work", here.Whereabouts(str(tmp_path / "near.sock"), "h1"))
     secret = os.urandom(SECRET_BYTES)
     space = here.space_of(secret, "", "h2")
     assert isinstance(space, FarSpace) and space.home == "h1", "whose owner this process is"

@@ -6,7 +6,6 @@ import select
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
@@ -24,6 +23,7 @@ from actorgrid.supervisors.supervisor import WhichChildren
 from actorgrid.supervisors.tree import Tree, TreeEvent, TreeFailed, TreeGone, TreeSaid
 from actorgrid.supervisors.wire import TreeSettings
 from tests.otp.servers import Do, Told
+from tests.patience import Patience
 from tests.processes import is_alive
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -123,12 +123,12 @@ class Rig:
 
     def wait_for(self, condition: Callable[[], Any], what: str, deadline_s: float = DEADLINE_S) -> Any:
         """Its value once it is true; meanwhile the tree's news are taken, and its root is judged."""
-        end = time.monotonic() + deadline_s
+        patience = Patience(deadline_s)
         while True:
             value = condition()
             if value:
                 return value
-            if time.monotonic() > end:
+            if patience.is_over:
                 raise AssertionError(f"{what}: not within {deadline_s:g} s; {self.events}, {self.notes()}")
             self.take_news(0.005)
             if self.tree.gone:  # it says so at once, each time
@@ -282,7 +282,7 @@ def stop_between_handlers(pid: int) -> None:
 
 
 def wait_until(condition: Callable[[], Any], what: str, deadline_s: float = DEADLINE_S) -> None:
-    end = time.monotonic() + deadline_s
+    patience = Patience(deadline_s)
     while not condition():
-        assert time.monotonic() < end, f"{what}: not within {deadline_s:g} s"
-        select.select([], [], [], 0.005)
+        assert not patience.is_over, f"{what}: not within {deadline_s:g} s"
+        patience.pause()

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from actorgrid.access import EVERYTHING, Scope
 from actorgrid.actors.host.context import HostContext
 from actorgrid.actors.replication import actor as actor_module
 from actorgrid.actors.replication import watchers as watchers_module
@@ -24,6 +25,7 @@ from actorgrid.actors.replication.messages import (
     StateChanged,
     WatchPrefix,
 )
+from actorgrid.actors.replication.namespaces import shared_with
 from actorgrid.configs.paths import HostPaths
 from actorgrid.configs.schema import Settings
 from actorgrid.errors import (
@@ -373,13 +375,15 @@ def test_a_user_reads_what_it_may_see(world: World) -> None:
     for key in ("@ann/1", "@bob/1", "@shared/1", "plain", "_cluster/load/h"):
         world.mutate(key, "put", key)
 
-    def keys(prefix: str, user: str | None) -> list[str]:
-        return [entry["key"] for entry in world.ask(ReadPrefix(prefix, 100, user, ("default", "shared")))]
+    def keys(prefix: str, scope: Scope) -> list[str]:
+        shared = shared_with(scope, ("default", "shared"), lists_hosts=True)
+        return [entry["key"] for entry in world.ask(ReadPrefix(prefix, 100, scope, shared))]
 
-    assert keys("", "ann") == ["@ann/1", "@shared/1", "_cluster/load/h", "plain"]
-    assert keys("@", "bob") == ["@bob/1", "@shared/1"]
-    assert len(keys("", None)) == 5
-    page = world.ask(ReadChanges("", user="ann", shared=("shared",)))
+    assert keys("", Scope(user="ann")) == ["@ann/1", "@shared/1", "_cluster/load/h", "plain"]
+    assert keys("@", Scope(user="bob")) == ["@bob/1", "@shared/1"]
+    assert keys("@", Scope(user="ann@lab")) == [], "what the tenant default shares is not another's"
+    assert len(keys("", EVERYTHING)) == 5
+    page = world.ask(ReadChanges("", scope=Scope(user="ann"), shared=("shared", "_cluster")))
     assert [change["key"] for change in page["changes"]] == ["@ann/1", "@shared/1", "_cluster/load/h"]
 
 

@@ -9,8 +9,8 @@ from dataclasses import dataclass, field
 
 from cryptography import x509
 
+from actorgrid.actors.ledger.credential_records import JoinTokenRecord
 from actorgrid.actors.ledger.join_tokens import JoinToken, make_token
-from actorgrid.actors.ledger.record_types import JoinTokenRecord
 from actorgrid.actors.security.authority import Authority, create_authority
 from actorgrid.actors.security.certificate_requests import check_request, make_request
 from actorgrid.actors.security.host_material import HostMaterial

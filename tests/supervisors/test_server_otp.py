@@ -9,6 +9,7 @@ import pytest
 
 from actorgrid.errors import ActorGridError, BadRequest, CallTimeout, MailboxFull, NameTaken, NoSuchActor, NotSupported
 from actorgrid.supervisors import inspection
+from actorgrid.supervisors.envelope import Batch
 from actorgrid.supervisors.exits import SHUTDOWN, ExitReason
 from actorgrid.supervisors.inline import InlineNode
 from actorgrid.supervisors.inspection import GetState, GetTrace, Inspect, Resume, SetTrace, Suspend
@@ -200,11 +201,11 @@ class Caller(Server):
 def test_casts_that_travel_as_one_are_handled_one_after_another() -> None:
     node = InlineNode()
     caller = node.add(Caller, None)
-    assert caller.cast_all("caller", ["first", "second", 3, "last"])
+    assert caller.cast_all("caller", Batch(("first", "second", 3, "last")))
     node.settle()
     assert node.request("caller", Do("answers")) == ["first", "second", "last"]  # what is not taken stops no other
     assert caller.handled == 2
-    assert not caller.cast_all("nobody", ["first", "second"])
+    assert not caller.cast_all("nobody", Batch(("first", "second")))
 
 
 class Slow(Server):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator
 from types import SimpleNamespace
 from typing import Any
@@ -12,7 +13,7 @@ from typing import Any
 import pytest
 
 from actorgrid.configs.schema import Settings
-from actorgrid.supervisors import span_sender
+from actorgrid.supervisors import otlp_sender, span_sender
 from actorgrid.supervisors.span_sender import SpanFacts, SpanSender, sender_for
 from actorgrid.trace_context import TraceContext
 from tests.otlp_receiver import OtlpReceiver
@@ -23,8 +24,8 @@ PLACE = TraceContext("ab" * 16, "cd" * 8)
 
 @pytest.fixture(autouse=True)
 def patience(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(span_sender, "END_S", 60.0)
-    monkeypatch.setattr(span_sender, "GATHER_S", 0.05)
+    monkeypatch.setattr(otlp_sender, "END_S", 60.0)
+    monkeypatch.setattr(otlp_sender, "GATHER_S", 0.05)
 
 
 @pytest.fixture
@@ -89,6 +90,75 @@ def test_without_the_extra_spans_are_dropped_and_it_is_said_how_to_get_it(
     sender.send(span())
     sender.close()
     assert sender.dropped_total == 1 and "actorgrid[otel]" in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("variable", "value"), [("OTEL_EXPORTER_OTLP_COMPRESSION", "none of these"), ("OTEL_EXPORTER_OTLP_TIMEOUT", "soon")]
+)
+def test_a_variable_that_opentelemetry_refuses_is_told_and_what_comes_is_counted(
+    receiver: OtlpReceiver,
+    variable: str,
+    value: str,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    monkeypatch.setenv(variable, value)
+    sender = SpanSender(receiver.url, {}, LOG)
+    sender.send(span())
+    sender.close()
+    if sender.sent_total:  # a version that passes it over
+        return
+    sender._thread.join(60) if sender._thread else None
+    assert sender.dropped_total == 1 and sender.fault and "spans are dropped" in caplog.text
+
+
+def test_what_a_library_comes_up_with_does_not_end_the_thread(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Odd:
+        def export(self, batch: object) -> str:
+            raise RuntimeError("no such proxy")
+
+    sender: otlp_sender.OtlpSender[int] = otlp_sender.OtlpSender("numbers", "x", Odd, LOG, queue_max=4, batch_max=1)
+    sender.put(1)
+    sender.put(2)
+    sender.close()
+    assert sender._thread is not None
+    sender._thread.join(60)
+    assert (sender.dropped_total, sender.fault) == (2, "RuntimeError: no such proxy")
+
+
+def test_the_end_is_not_held_up_by_a_collector_that_did_not_take_the_last(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked, go_on = threading.Event(), threading.Event()
+
+    class Hangs:
+        def export(self, batch: object) -> str:
+            asked.set()
+            assert go_on.wait(60)
+            return "it hangs"
+
+    sender: otlp_sender.OtlpSender[int] = otlp_sender.OtlpSender("numbers", "x", Hangs, LOG, queue_max=4, batch_max=1)
+    sender.put(1)
+    assert asked.wait(60)
+    sender.fault = "it did not take the last"
+    sender.close()  # would wait for END_S, a minute here
+    assert sender._thread is not None and sender._thread.is_alive()
+    go_on.set()
+    sender._thread.join(60)
+
+
+def test_of_samples_the_newest_stays(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(otlp_sender.OtlpSender, "_run", lambda _self: None)
+    sender: otlp_sender.OtlpSender[int] = otlp_sender.OtlpSender(
+        "samples",
+        "x",
+        lambda: None,
+        LOG,
+        queue_max=1,
+        batch_max=1,
+        newest=True,  # type: ignore[arg-type,return-value]
+    )
+    for number in range(4):
+        sender.put(number)
+    assert (list(sender._queue), sender.dropped_total) == ([3], 3)
 
 
 def test_there_is_one_only_where_a_collector_is_set() -> None:

@@ -8,6 +8,8 @@ import select
 import signal
 import subprocess
 import sys
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -42,6 +44,7 @@ class Agent:
         self.process: subprocess.Popen[bytes] | None = None
         self.ready: dict[str, Any] = {}
         self._clients: list[Any] = []
+        self._is_told_to_stop = False
 
     def command(self, *extra: str) -> list[str]:
         flags = [part for setting in self.settings for part in ("--set", setting)]
@@ -133,23 +136,27 @@ class Agent:
         assert self.process is not None
         self._close_clients()
         self.process.terminate()
-        try:
-            self.process.wait(60)
-        finally:
-            status = self._reap()
-        return status
+        return self._end()
 
     def wait_for_end(self) -> int:
         """The exit status, once it has ended by itself."""
         self._close_clients()
         return self._reap()
 
+    def begin_stop(self) -> None:
+        """SIGTERM, where it runs; ``close`` waits for its end."""
+        self._close_clients()
+        if self.process is not None and self.process.poll() is None:
+            self.process.terminate()
+            self._is_told_to_stop = True
+
     def close(self) -> None:
         """Leave nothing behind, whatever the test did."""
-        if self.process is not None and self.process.poll() is None:
+        self._close_clients()
+        if self.process is not None and self._is_told_to_stop:
+            self._end()
+        elif self.process is not None and self.process.poll() is None:
             self.stop()
-        else:
-            self._close_clients()
         for process in psutil.process_iter():
             try:
                 if str(self.data_dir) in process.environ().get("ACTORGRID_TEST_MARK", ""):
@@ -162,6 +169,15 @@ class Agent:
             client.close()
         self._clients.clear()
 
+    def _end(self) -> int:
+        assert self.process is not None
+        self._is_told_to_stop = False
+        try:
+            self.process.wait(60)
+        finally:
+            status = self._reap()
+        return status
+
     def _reap(self) -> int:
         assert self.process is not None
         status = self.process.wait(30)
@@ -169,6 +185,19 @@ class Agent:
             if stream is not None:
                 stream.close()
         return status
+
+
+@contextmanager
+def closing_all(agents: Iterable[Agent]) -> Iterator[None]:
+    """Close them all in the end, at the same time: one by one they would choose leaders among fewer and fewer."""
+    try:
+        yield
+    finally:
+        made = list(agents)
+        for agent in made:
+            agent.begin_stop()
+        for agent in made:
+            agent.close()
 
 
 def write_when_told(folder: Path, name: str) -> str:

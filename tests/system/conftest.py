@@ -1,13 +1,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import closing
 from pathlib import Path
 
 import pytest
 
 from tests.processes import until
-from tests.system.agent import Agent
+from tests.system.agent import Agent, closing_all
 from tests.system.cluster_host import ClusterHost, Two
 
 
@@ -20,9 +19,8 @@ def make_agent(tmp_path: Path) -> Iterator[Callable[..., Agent]]:
         made.append(agent)
         return agent
 
-    yield make
-    for agent in made:
-        agent.close()
+    with closing_all(made):
+        yield make
 
 
 @pytest.fixture(scope="module")
@@ -39,7 +37,7 @@ def two(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Two]:
     folder = tmp_path_factory.mktemp("two")
     first = ClusterHost(folder / "first", "simulated:1xH100-80GB")
     second = ClusterHost(folder / "second", "simulated:3xA100-40GB")
-    with closing(first), closing(second):
+    with closing_all((first, second)):
         first.found()
         second.join(first, first.token()["token"])
         until(lambda: first.roles() == second.roles() == {1: "leader", 2: "learner"}, "both know both")
@@ -56,6 +54,5 @@ def make_host(tmp_path: Path) -> Iterator[Callable[..., ClusterHost]]:
         made.append(host)
         return host
 
-    yield make
-    for host in made:
-        host.close()
+    with closing_all(made):
+        yield make

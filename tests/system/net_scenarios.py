@@ -115,8 +115,12 @@ def host_stands_still(cluster: NetCluster, dice: random.Random) -> None:
     assert cluster.leader() != leader
     some = dice.choice([host for host in cluster.hosts.values() if host.running])
     runs(some, "pause")
-    until(lambda: some.job(job_id)["state"] == "succeeded", f"{job_id} ends on another host", within_s=60.0)
-    cluster[leader].go_on()
+    try:
+        until(lambda: some.job(job_id)["state"] == "succeeded", f"{job_id} ends on another host", within_s=60.0)
+    except AssertionError as error:
+        raise AssertionError(f"{error}: {some.cli('why', job_id).stdout}; {some.job(job_id)['attempts']}") from None
+    finally:
+        cluster[leader].go_on()
     until(lambda: not cluster[leader].processes_of(job_id), "what it ran is ended")
     first, *_, last = some.job(job_id)["attempts"]
     assert first["state"] == "lost" and last["host"] != first["host"], (first, last)

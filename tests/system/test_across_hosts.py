@@ -203,3 +203,15 @@ def _try(client: Any) -> bytes | None:
     except ActorGridError:
         return None
     return stdout
+
+
+def test_each_host_knows_what_the_devices_of_all_read_together(two: Two) -> None:
+    count = len(two[0].cli_json("gpus")["gpus"])
+    assert count >= 2
+    for host in two:
+        found = until(
+            lambda host=host: (total := host.cli_json("gpus", "total"))["gpus"] == count and total,  # type: ignore[misc]
+            "what the other host told to be heard of",
+        )
+        assert (found["hosts"], found["hosts_unknown"]) == (2, 0)
+        assert found["memory_bytes"] > 0 and found["utilization_percent"] is not None

@@ -113,7 +113,8 @@ def test_all_hosts_restart_one_after_the_other_while_work_goes_on(
         client.cluster()
         submitter = Submitter(client)
         submitter.start()
-        lines = hosts[0].cli("upgrade", "--rolling", "--json", "--timeout", "50s").stdout.splitlines()
+        restarts = ("upgrade", "--rolling", "--json", "--timeout", "200s")
+        lines = hosts[0].cli(*restarts, timeout_s=240).stdout.splitlines()
         accepted = submitter.finish()
         for job_id in accepted:
             assert client.wait(job_id, 60)["state"] == "succeeded"

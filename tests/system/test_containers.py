@@ -10,11 +10,13 @@ import subprocess
 import tarfile
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import psutil
 import pytest
 
 import actorgrid
+from actorgrid.actors.work.container_endings import failure_of_runtime
 from actorgrid.errors import ContainerFailed
 from tests.processes import until
 from tests.system.agent import Agent
@@ -124,3 +126,52 @@ def test_nothing_of_a_container_lives_after_its_end(shared_agent: Agent, env: di
     until(lambda: not sleeping(), "what its shim left is ended", 60)
     left = json.loads(podman(env, "ps", "--all", "--format", "json").stdout or "[]")
     assert left == []
+
+
+def test_another_command_is_inside_of_the_container(shared_agent: Agent, env: dict[str, str], tmp_path: Path) -> None:
+    client = shared_agent.client()
+    (tmp_path / "here.txt").write_text("its directory\n")
+    job_id = client.submit_job(
+        command=["sh", "-c", "echo begun; sleep 986"],
+        container={"image": IMAGE},
+        env={**env, "NAME": "a b"},
+        cwd=str(tmp_path),
+    )["job_id"]
+    until(lambda: b"begun" in b"".join(client.logs(job_id)), "it runs", 60)
+    # Of the image there is one program; its directory, its variables and its status are the job's.
+    script = "test ! -e /usr/bin/env && echo inside; cat here.txt; echo $NAME; cat; exit 7"
+    done = shared_agent.cli("exec", "--no-pty", job_id, "--", "sh", "-c", script, input="said\n", check=False)
+    assert (done.returncode, done.stdout) == (7, "inside\nits directory\na b\nsaid\n"), done.stderr
+    none = shared_agent.cli("exec", "--no-pty", job_id, "--", "no-such-program", check=False)
+    assert none.returncode == 127
+    client.cancel(job_id)
+    assert client.wait(job_id, 60)["state"] == "cancelled"
+
+
+def test_a_checkpoint_follows_a_container(shared_agent: Agent, env: dict[str, str], tmp_path: Path) -> None:
+    client = shared_agent.client()
+    script = (
+        "cd $ACTORGRID_CHECKPOINT_DIR; test -e n && { echo from $(cat n); exit 0; };"
+        " echo 1 > n; echo > .checkpoint-ready; exit 3"
+    )
+    job_id = client.submit_job(
+        command=["sh", "-c", script],
+        container={"image": IMAGE},
+        checkpoint={"path": "ckpt"},
+        env=env,
+        cwd=str(tmp_path),
+        retries=1,
+    )["job_id"]
+    assert client.wait(job_id, 120)["state"] == "succeeded"
+    assert b"".join(client.logs(job_id)) == b"from 1\n"
+
+
+@pytest.mark.parametrize("device", ["nvidia.com/gpu=GPU-0", "/dev/kfd", "/dev/dri"])
+def test_podmans_own_words_for_a_gpu_that_it_cannot_hand_on_are_known(env: dict[str, str], device: str) -> None:
+    if device.startswith("/dev") and os.path.exists(device):
+        pytest.skip(f"{device} is here")
+    done = podman(env, "run", "--rm", "--network", "host", "--device", device, IMAGE, "sh", "-c", "echo ran")
+    assert done.stdout == ""
+    spec: Any = {"container": {"wish": {"image": IMAGE}}}
+    found = failure_of_runtime(spec, done.returncode, done.stderr)
+    assert found is not None and "its GPU cannot be handed on" in found.message, done.stderr

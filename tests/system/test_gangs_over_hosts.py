@@ -6,7 +6,6 @@ import os
 import signal
 import sys
 from collections.abc import Iterator
-from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +13,7 @@ import pytest
 
 import actorgrid
 from tests.processes import is_alive, until
+from tests.system.agent import closing_all
 from tests.system.cluster_host import ClusterHost
 from tests.system.test_gangs import MEET, met
 
@@ -35,7 +35,7 @@ def three(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Three]:
     """Three hosts of two GPUs each."""
     folder = tmp_path_factory.mktemp("three")
     hosts = [ClusterHost(folder / name, "simulated:2xH100-80GB") for name in ("first", "second", "third")]
-    with closing(hosts[0]), closing(hosts[1]), closing(hosts[2]):
+    with closing_all(hosts):
         hosts[0].found()
         token = hosts[0].token("--uses", "2")["token"]
         for host in hosts[1:]:

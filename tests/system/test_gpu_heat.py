@@ -80,6 +80,30 @@ def test_two_hosts_keep_one_budget_and_power_goes_where_it_is_drawn(
         return [limit_of(stub, number) for stub in stubs for number in range(2)]
 
     until(lambda: limits() == [700, 700, 200, 200], what="the busy host to have what it wants", within_s=60)
-    idle.put({f"{number}.power_mw": 199_000 for number in range(2)})
+    # More than any share of it: one that drew less than its new limit would give it back by the next look.
+    idle.put({f"{number}.power_mw": 690_000 for number in range(2)})
     until(lambda: limits() == [450, 450, 450, 450], what="an even share when both are busy", within_s=60)
     assert sum(limits()) <= 1800
+
+
+def test_work_leaves_a_simulated_device_that_its_script_heats(make_agent: MakeAgent, tmp_path: Path) -> None:
+    script = tmp_path / "play.yaml"
+    script.write_text("steps: [{at_s: 0, load_percent: 50}]")
+    settings = ("gpus.probe_interval_s=0.5", "gpus.heat_control=stop", f"gpus.simulated_script={script}")
+    agent = make_agent(*settings, gpus="simulated:2xH100-80GB").start()
+    client = agent.client()
+    job_id = client.submit_job(command=["sleep", "600"], gpus=1, cpus=0.1, retries=0)["job_id"]
+    until(lambda: client.job(job_id)["state"] == "running", what="the job to run", within_s=60)
+    (hot,) = client.job(job_id)["attempts"][0]["gpu_indexes"]
+    script.write_text(
+        f"steps: [{{at_s: 0, gpus: [{hot}], celsius: 50}}, {{at_s: 1, gpus: [{hot}], celsius: 99, ramp: true}}]"
+    )
+    until(
+        lambda: len(client.job(job_id)["attempts"]) == 2 and client.job(job_id)["state"] == "running",
+        what="the other device",
+        within_s=60,
+    )
+    first, second = client.job(job_id)["attempts"]
+    assert "about to switch itself off" in first["error"]["message"]
+    assert second["gpu_indexes"] == [1 - hot]
+    client.cancel(job_id)

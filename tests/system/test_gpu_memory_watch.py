@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import json
 import os
+import signal
+import subprocess
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from actorgrid.actors.work.environment import host_tag
+from actorgrid.actors.work.linux import MARK_ATTEMPT, MARK_HOST
 from actorgrid.errors import WorkerLost
 from tests.gpu.conftest import stub_library
 from tests.gpu.drivers.build import NVML
@@ -32,7 +36,7 @@ def nvml(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[StubDriver
 
 @pytest.fixture
 def agent(nvml: StubDriver, make_agent: MakeAgent) -> Agent:
-    return make_agent("gpus.probe_interval_s=0.5", gpus="nvidia").start()
+    return make_agent("gpus.probe_interval_s=0.5", "gpus.probe_timeout_s=60", gpus="nvidia").start()
 
 
 def command(agent: Agent, memory: str, marker: Path) -> tuple[str, int]:
@@ -83,7 +87,9 @@ def test_a_session_worker_that_overdraws_is_ended_and_its_task_says_why(nvml: St
         future.result(timeout=60)
 
 
-def test_a_foreign_process_is_told_and_left_alone(nvml: StubDriver, agent: Agent) -> None:
+def test_a_foreign_process_is_told_and_left_alone_and_what_escaped_of_ended_work_is_ended(
+    nvml: StubDriver, agent: Agent
+) -> None:
     nvml.put({"0.processes": f"{os.getpid()}:5000"})
 
     def told() -> bool:
@@ -91,3 +97,18 @@ def test_a_foreign_process_is_told_and_left_alone(nvml: StubDriver, agent: Agent
         return [(one["pid"], one["memory_mib"]) for one in found] == [(os.getpid(), 5000)]
 
     until(told, what="the foreign process to be told", within_s=60)
+    agent.cli("config", "set", "gpus.ungranted_grace_s", "1")
+    agent.cli("config", "set", "gpus.ungranted", "end-own")
+    marks = {MARK_HOST: host_tag(agent.data_dir), MARK_ATTEMPT: "j-ended-long-ago.1"}
+    with subprocess.Popen(["sleep", "600"], env={**os.environ, **marks}) as left:
+        nvml.put({"0.processes": f"{os.getpid()}:5000,{left.pid}:3000"})
+        assert left.wait(60) == -signal.SIGTERM, "what escaped of ended work"
+    nvml.put({"0.processes": f"{os.getpid()}:5000"})
+
+    def ended() -> bool:
+        users = agent.cli_json("inspect", "gpu_coordinator")["inspect"]["status"]["gpu_users"]
+        said = {(event["pid"], event["whose"], event["what"]) for event in users["ungranted_events"]}
+        return {(left.pid, "ended work", what) for what in ("is told to end", "has ended")} <= said
+
+    until(ended, what="its end to be told", within_s=60)
+    assert told(), "and of the stranger it is only told"

@@ -22,6 +22,8 @@ def agent(nvml: StubDriver, make_agent: MakeAgent) -> Agent:  # noqa: F811 - the
 
 
 def test_a_gpu_is_cut_used_and_put_together_over_a_killed_agent(agent: Agent) -> None:
+    # Of a busy machine the first look at its GPUs may come after the agent is ready.
+    until(lambda: len(agent.cli_json("gpus", "mig", "list")["gpus"]) == len(GPUS), what="its GPUs", within_s=60)
     made = agent.cli_json("gpus", "mig", "create", GPUS[0], "3g.40gb")["instance"]
     refused = agent.cli("gpus", "mig", "create", "GPU-1111", "3g.40gb", check=False)
     assert refused.returncode == 2
@@ -45,7 +47,7 @@ def test_a_gpu_is_cut_used_and_put_together_over_a_killed_agent(agent: Agent) ->
     job_id = json.loads(agent.cli(*words).stdout)["job_id"]
     until(lambda: agent.cli_json("ps")["jobs"][0]["state"] == "running", what="it to run", within_s=60)
     (job,) = agent.cli_json("ps")["jobs"]
-    assert job["enforced_by"] == {"gpu_compute": "hardware", "gpu_memory": "hardware"}
+    assert job["enforced_by"].items() >= {"gpu_compute": "hardware", "gpu_memory": "hardware"}.items()
     assert "gpu memory: hardware" in agent.cli("why", job_id).stdout
     agent.kill()
     agent.start()

@@ -12,7 +12,7 @@ import sqlite3
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import ExitStack, closing, suppress
+from contextlib import closing, suppress
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +25,7 @@ from actorgrid.actors.work.attempt_dir import AttemptDir
 from actorgrid.configs.paths import HostPaths
 from actorgrid.errors import ActorGridError
 from tests.processes import until
+from tests.system.agent import closing_all
 from tests.system.cluster_host import ClusterHost
 
 LONG_S = 300.0
@@ -147,10 +148,8 @@ Three = tuple[ClusterHost, ClusterHost, ClusterHost]
 @pytest.fixture(scope="module")
 def three(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Three]:
     folder = tmp_path_factory.mktemp("three")
-    with ExitStack() as opened:
-        hosts = [ClusterHost(folder / name, "simulated:0xH100-80GB") for name in "abc"]
-        for host in hosts:
-            opened.enter_context(closing(host))
+    hosts = [ClusterHost(folder / name, "simulated:0xH100-80GB") for name in "abc"]
+    with closing_all(hosts):
         hosts[0].found()
         token = hosts[0].token("--uses", "2")["token"]
         for host in hosts[1:]:
@@ -305,3 +304,27 @@ def test_files_of_commands_go_to_other_hosts_and_are_found_there_again(three: Th
         assert (tmp_path / "two" / "both").read_text() == "a line\na line\n"
         (tmp_path / "two" / "both").unlink()
         assert (tmp_path / "log").read_text().split() == ["ran", "ran"]
+
+
+def given(seen: str) -> Iterator[int]:
+    yield 1
+    until(lambda: os.path.exists(seen), "it is taken on the other host while this runs", LONG_S)
+    yield from range(2, 1000)
+
+
+def summed(items: Iterator[int], seen: str) -> int:
+    total = 0
+    for number in items:
+        total += number
+        Path(seen).touch()
+    return total
+
+
+def test_items_go_to_another_host_while_they_are_made(three: Three, tmp_path: Path) -> None:
+    here, there, _ = (each["node_id"] for each in three[0].client().hosts())
+    dag = Dag("streams")
+    items = dag.add(given, str(tmp_path / "seen"), stream=True, cpus=0.1, node=here, id="given")
+    dag.add(summed, items, str(tmp_path / "seen"), cpus=0.1, node=there, id="taken")
+    run = three[2].client().dag(dag)
+    assert run.result(LONG_S) == {"taken": sum(range(1000))}
+    assert [step["host"] for step in run.steps()] == [here, there]

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 import actorgrid
-from actorgrid.errors import HostUnreachable, NoRoomForNestedTask, NotAllowed, WrongToken
+from actorgrid.errors import HostUnreachable, NoRoomForNestedTask, NotAllowed, UnknownJob, WrongToken
 from tests.processes import until
 from tests.system.agent import Agent
 from tests.system.cluster_host import ClusterHost
@@ -117,13 +117,18 @@ def test_work_of_one_user_sees_and_ends_nothing_of_another_and_changes_no_cluste
         door = json.loads(out.read_text())
         with actorgrid.connect(door["url"], door["token"]) as spy:
             assert [job["job_id"] for job in spy.jobs()] == [of_ann]
-            asked: list[Callable[[], Any]] = [
+            hidden: list[Callable[[], Any]] = [
                 lambda: spy.job(of_bob),
                 lambda: spy.cancel(of_bob),
                 lambda: spy.why(of_bob),
                 lambda: list(spy.logs(of_bob)),
                 lambda: spy.http.post("/api/jobs/results", {"job_ids": [secret.job_id]}),  # type: ignore[attr-defined]
                 lambda: spy.submit_job(name="after", command=["true"], depends_on=[of_bob]),
+            ]
+            for ask in hidden:
+                with pytest.raises(UnknownJob):
+                    ask()
+            asked: list[Callable[[], Any]] = [
                 lambda: spy.set_config("work.kill_grace_s", 1),
                 lambda: spy.http.post("/api/keys", {"user_id": "ann"}),
                 lambda: spy.http.get("/api/tokens"),
@@ -210,7 +215,7 @@ def test_outside_of_work_a_left_over_variable_says_that_the_work_is_over(tmp_pat
             locate()
 
 
-def test_on_every_host_work_finds_the_agent_of_its_own(make_host: Callable[..., ClusterHost]) -> None:
+def test_on_every_host_work_finds_the_agent_of_its_own(make_host: Callable[..., ClusterHost], tmp_path: Path) -> None:
     hosts = [make_host("a", 0).found(), make_host("b", 1)]
     hosts[1].join(hosts[0], hosts[0].token("--uses", "1")["token"])
     until(lambda: len(hosts[0].roles()) == 2, "two hosts")
@@ -218,6 +223,24 @@ def test_on_every_host_work_finds_the_agent_of_its_own(make_host: Callable[..., 
     assert job["state"] == "succeeded"
     said = json.loads(hosts[0].cli("logs", job["job_id"]).stdout)
     assert said["url"] == f"http://127.0.0.1:{hosts[1].base_port}"
+    # A secret that one door took is for the work on another host, sealed on its way, and on no disk.
+    value = "correct horse battery"
+    (tmp_path / "value").write_text(value)
+    hosts[0].cli("secret", "set", "hf", "--file", str(tmp_path / "value"))
+    asks = ("--gpus", "1", "--secret", "hf:TOKEN", "--", "sh", "-c")
+    script = (
+        'ls -l $ACTORGRID_SECRETS; echo $ACTORGRID_SECRETS; (printf %s "$TOKEN"; cat $ACTORGRID_SECRETS/hf) | wc -c'
+    )
+    job = hosts[0].ended(*asks, script)
+    listed, folder, size = hosts[0].cli("logs", job["job_id"]).stdout.splitlines()[-3:]
+    assert job["state"] == "succeeded" and listed.startswith("-r--------") and int(size) == 2 * len(value)
+    assert not os.path.exists(folder)
+    for shown in (("why", job["job_id"]), ("show", job["job_id"], "--json"), ("secret", "list", "--json")):
+        assert value not in hosts[0].cli(*shown, check=False).stdout
+    kept = [path for host in hosts for path in host.data_dir.rglob("*") if path.is_file()]
+    assert len(kept) > 20 and not [path for path in kept if value.encode() in path.read_bytes()]
+    told = [json.loads(host.cli("audit", "list", "--json").stdout)["records"] for host in hosts]
+    assert [each["object"] for records in told for each in records if each["verb"] == "RELEASE"] == ["/secrets/hf"]
 
 
 def test_the_key_and_credentials_are_for_nobody_else(make_agent: Callable[..., Agent]) -> None:

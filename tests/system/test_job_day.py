@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+import actorgrid
 from actorgrid.errors import BadRequest, WrongState
 from tests.processes import until
 from tests.system.agent import Agent
@@ -33,6 +34,9 @@ def test_a_failed_job_is_read_and_begun_again_and_waited_for(make_agent: Callabl
         client.wait_all([job_id, slow_id], timeout=0.1)
     assert b"".join(client.logs(job_id, grep="^1999[0-9]$", tail=2)) == b"19998\n19999\n"
     assert b"".join(client.logs(job_id, tail=1)) == b"20000\n"
+    for choice in ({"tail": 1}, {"since_s": 5.0}):
+        with pytest.raises(BadRequest, match="where to begin"):
+            next(client.logs(job_id, offset=5, **choice))
     assert b"".join(client.logs(job_id, "stderr", since_s=600, grep="loss")) == b"loss 0.5\n"
     with pytest.raises(BadRequest, match="no regular expression"):
         next(client.logs(job_id, grep="("), b"")
@@ -179,3 +183,31 @@ def test_a_job_that_leaves_its_gpu_idle_is_ended_by_name(make_agent: Callable[..
     assert client.wait(busy, 60)["error"]["code"] == "GpuIdle"
     with pytest.raises(BadRequest, match="without gpus"):
         client.submit_job(**asked)
+
+
+GOES_ON = """
+cd $ACTORGRID_CHECKPOINT_DIR
+if test -e n; then echo "$NAME$ACTORGRID_ARRAY_INDEX from $ACTORGRID_CHECKPOINT_FROM" >> $SAID; exit 0; fi
+echo 1 > n; touch .checkpoint-ready; exit 3
+"""
+
+
+def test_indexes_of_arrays_and_steps_of_graphs_go_on_from_their_checkpoints(
+    make_agent: Callable[..., Agent], tmp_path: Path
+) -> None:
+    client = make_agent().start().client()
+    work = tmp_path / "work"
+    work.mkdir()
+    line = ["sh", "-c", GOES_ON]
+    said = {"SAID": str(work / "said")}
+    array = client.submit_array(line, "1-2", cwd=work, checkpoint="ckpt", retries=1, cpus=0.1, env=said)
+    assert array.wait(60)["state"] == "succeeded"
+    assert sorted((work / "said").read_text().split("\n")) == ["", "1 from 1", "2 from 1"]
+    (work / "said").unlink()
+    dag = actorgrid.Dag("goes on")
+    step = dag.run(line, cwd=work, checkpoint={"path": "own"}, retries=1, cpus=0.1, env={**said, "NAME": "step"})
+    run = client.dag(dag)
+    assert run.wait(60)["state"] == "succeeded"
+    assert (work / "said").read_text() == "step from 1\n"
+    job = client.job(run[step].look()["job_id"])
+    assert (len(job["attempts"]), job["last_checkpoint"]["attempt"]) == (2, 1)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
-from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +11,7 @@ import pytest
 
 import actorgrid
 from tests.processes import until
+from tests.system.agent import closing_all
 from tests.system.cluster_host import ClusterHost
 
 
@@ -20,7 +20,7 @@ def two(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[ClusterHost,
     """The first host leads."""
     folder = tmp_path_factory.mktemp("load")
     first, second = ClusterHost(folder / "first", "none"), ClusterHost(folder / "second", "none")
-    with closing(first), closing(second):
+    with closing_all((first, second)):
         first.found()
         second.join(first, first.token()["token"])
         until(lambda: first.roles() == second.roles() == {1: "leader", 2: "learner"}, "both know both")

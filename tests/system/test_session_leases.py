@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 import actorgrid
-from actorgrid.errors import NotAllowed, TaskCancelled
+from actorgrid.errors import TaskCancelled, UnknownAllocation, UnknownSession
 from tests.processes import is_alive, until
 from tests.system.agent import Agent
 from tests.system.cluster_host import ClusterHost
@@ -89,7 +89,7 @@ def test_work_ends_only_what_is_its_users_own(make_agent: Callable[..., Agent], 
     job = client.wait(job_of_ann, 60)
     assert job["attempts"][-1]["exit_code"] == 4, "it sees no other user's, so there is no such one"
     assert [lease["user_id"] for lease in client.leases()] == ["bob"]
-    # Whoever knows the ids from elsewhere is refused.
+    # For whoever knows the ids from elsewhere they are not there.
     out = tmp_path / "credential"
     script = f"cp $ACTORGRID_CREDENTIAL_FILE {out}.new && mv {out}.new {out} && sleep 600"
     spying = client.submit_job(name="spy", user_id="ann", cpus=0.1, command=["sh", "-c", script])["job_id"]
@@ -98,10 +98,13 @@ def test_work_ends_only_what_is_its_users_own(make_agent: Callable[..., Agent], 
     (lease,) = client.leases()
     with actorgrid.connect(door["url"], door["token"]) as spy:
         assert spy.leases() == []
-        with pytest.raises(NotAllowed):
+        with pytest.raises(UnknownAllocation):
             spy.cancel_lease(of["bob"])
-        with pytest.raises(NotAllowed):
-            spy.http.delete(f"/api/sessions/{lease['session_id']}")
+        session = f"/api/sessions/{lease['session_id']}"
+        for ask in ("renew", "leases"):
+            with pytest.raises(UnknownSession):
+                spy.http.post(f"{session}/{ask}", {"cpus": 0.1} if ask == "leases" else {})
+        spy.http.delete(session)  # as one that is not there: nothing happens
     assert len(client.leases()) == 1
     client.cancel(spying)
 

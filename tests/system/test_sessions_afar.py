@@ -209,7 +209,7 @@ def test_work_reaches_its_own_workers_only(two: Two, key: dict[str, Any], monkey
         refused = outside.submit(_open_relay, lease["lease_id"]).result(PLENTY_S)
         own = outside.submit(_use_own, 3).result(PLENTY_S)
         assert busy.cancel(force=True)
-    assert refused == "NotAllowed" and own == 9
+    assert refused == "UnknownAllocation" and own == 9
 
 
 def _open_relay(lease_id: str) -> str:

@@ -17,6 +17,7 @@ import pytest
 from actorgrid.client.state import SharedState
 from actorgrid.errors import ActorGridError
 from tests.processes import until
+from tests.system.agent import closing_all
 from tests.system.net_hosts import NetCluster
 from tests.system.net_scenarios import refuses, runs
 from tests.system.net_wires import missing
@@ -77,8 +78,8 @@ class SitedCluster(NetCluster):
 
     def close(self) -> None:
         """Hosts first: they say farewell over the lines."""
-        for host in self.hosts.values():
-            host.close()
+        with closing_all(self.hosts.values()):
+            pass
         self.lines.close()
         self.wires.close()
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 import shutil
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack, closing
+from contextlib import closing
 from typing import Any
 
 import pytest
@@ -17,6 +17,7 @@ from actorgrid.client.find import locate
 from actorgrid.client.http import AdminHttp
 from actorgrid.errors import ActorGridError
 from tests.processes import until
+from tests.system.agent import closing_all
 from tests.system.cluster_host import ClusterHost
 
 QUIET_S = 5
@@ -27,10 +28,9 @@ SETTINGS = ("work.pools.general.warm=0", f"state.retire_after_s={QUIET_S}", "sta
 def three(tmp_path_factory: pytest.TempPathFactory) -> Iterator[list[ClusterHost]]:
     folder = tmp_path_factory.mktemp("retirement")
     hosts = [ClusterHost(folder / name, "simulated:1xH100-80GB") for name in "abc"]
-    with ExitStack() as stack:
+    with closing_all(hosts):
         for host in hosts:
             host.settings += SETTINGS
-            stack.enter_context(closing(host))
         hosts[0].found()
         token = hosts[0].token("--uses", "2")["token"]
         for host in hosts[1:]:

@@ -14,6 +14,7 @@ import pytest
 
 import actorgrid
 from actorgrid.client.actor_names import TTL_S
+from actorgrid.client.user import user_name
 from actorgrid.errors import ActorDied, BadRequest, NameTaken, NoSuchActor
 from tests.processes import until
 
@@ -106,6 +107,15 @@ def test_a_detached_one_goes_on_when_its_creator_is_gone(cluster: actorgrid.Loca
         for name in ("grace_s", "max_isolation_s"):
             with pytest.raises(BadRequest):
                 Keeper.options(**{name: 5}).on(client).create()
+
+
+def test_who_comes_too_late_for_a_name_hides_nobody_meanwhile(cluster: actorgrid.LocalCluster) -> None:
+    with cluster.client() as client:
+        keeper = Keeper.options(detached=True, name="taken").on(client).create("kept")
+        # The lock that every maker takes before it looks whether a job has the name.
+        with client.lock(f"actors/{user_name()}/taken"):
+            assert client.actor("taken").get().result(60) == "kept"
+        keeper.stop()
 
 
 def test_what_a_detached_ones_init_raises_is_its_end(cluster: actorgrid.LocalCluster) -> None:

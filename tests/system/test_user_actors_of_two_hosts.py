@@ -21,6 +21,7 @@ from actorgrid.client.client import Client
 from actorgrid.errors import ActorDied, ActorRestarted
 from actorgrid.objects import here
 from tests.processes import until
+from tests.system.agent import closing_all
 from tests.system.cluster_host import ClusterHost
 
 pytestmark = pytest.mark.system
@@ -54,6 +55,12 @@ class Ledger:
     def kill(self) -> None:
         os.kill(os.getpid(), signal.SIGKILL)
 
+    def save(self) -> list[int]:
+        return self.noted
+
+    def load(self, state: list[int]) -> None:
+        self.noted = state
+
     def wait(self, folder: str) -> None:
         Path(folder, "begun").touch()
         until(Path(folder, "go").exists, "the word to go on")
@@ -63,14 +70,11 @@ class Ledger:
 def hosts(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[ClusterHost, ClusterHost]]:
     folder = tmp_path_factory.mktemp("hosts")
     first, second = (ClusterHost(folder / name, "simulated:1xH100-80GB") for name in ("one", "two"))
-    try:
+    with closing_all((first, second)):
         first.found()
         second.join(first, str(first.token()["token"]))
         until(lambda: len(first.hosts()) == 2, "the cluster has two hosts")
         yield first, second
-    finally:
-        first.close()
-        second.close()
 
 
 @pytest.fixture
@@ -193,16 +197,67 @@ def test_calls_from_another_host_are_begun_once_whatever_breaks(
 
 
 def test_one_on_another_host_than_its_creators_is_begun_again_when_it_was_killed(client: Client) -> None:
-    ledgers = [Ledger.on(client).create() for _ in range(2)]
+    ledgers = [Ledger.options(checkpoint_every=1).on(client).create() for _ in range(2)]
     homes = {ledger: ledger.home().result(100) for ledger in ledgers}
     for ledger, (_, pid) in homes.items():
+        ledger.note(4).result(60)
+        ledger.checkpoint().result(60)
         killed = ledger.kill()
         assert isinstance(killed.exception(100), ActorRestarted)
         assert ledger.home().result(100)[1] != pid
+        assert ledger.all().result(60) == [4], "it goes on from what it had saved"
     client.close()
     for ledger in ledgers:
         with pytest.raises(ActorDied):
             ledger.all().result(60)
+
+
+def test_one_on_another_host_than_its_creators_outlives_a_break_of_the_way_there(
+    hosts: tuple[ClusterHost, ClusterHost], client: Client, tmp_path: Path
+) -> None:
+    ledgers = [Ledger.options(max_restarts=0).on(client).create() for _ in range(2)]
+    homes = [ledger.home().result(100) for ledger in ledgers]
+    (away,) = [each for each, (host, _) in enumerate(homes) if host != ledgers[0]._reference.host_id]
+    ledger = ledgers[away]
+    note_many(ledger, 0, 10)
+    for server in ("links", "gateway"):
+        waits, behind = ledger.wait(str(tmp_path)), ledger.note(10)
+        until((tmp_path / "begun").exists, "the call has begun")
+        for host in hosts:
+            os.kill(int(host.pid_of(server) or 0), signal.SIGKILL)
+        (tmp_path / "go").touch()
+        assert (waits.result(100), behind.result(100)) == (None, 10), "calls are answered over the next link"
+        assert ledger.home().result(60) == homes[away]
+        for name in ("begun", "go"):
+            (tmp_path / name).unlink()
+    assert ledger.all().result(60) == [*range(10), 10, 10]
+    for each in ledgers:
+        each.stop()
+
+
+def kill_all(host: ClusterHost) -> None:
+    """End a host without a word, and all that runs on it."""
+    victims = host.processes()
+    host.kill()
+    for victim in victims:
+        with suppress(psutil.NoSuchProcess):
+            victim.kill()
+
+
+def test_a_client_of_a_lost_host_keeps_no_other_from_actors(client: Client, tmp_path: Path) -> None:
+    Ledger.options(detached=True, name="kept").on(client).create().note(1).result(100)
+    other = ClusterHost(tmp_path / "other", "simulated:1xH100-80GB")
+    with closing_all((other,)):
+        lost = other.found().client()
+        assert lost.submit(pow, 2, 5).result(100) == 32, "its session is the one that was opened last"
+        kill_all(other)
+        kept = client.actor("kept")
+        assert kept.all().result(100) == [1]
+        made = Ledger.on(client).create()
+        assert made.note(2).result(100) == 2
+        assert client.submit(note_many, made, 0, 3).result(100) == [0, 1, 2]
+        for ledger in (kept, made):
+            ledger.stop()
 
 
 def test_a_detached_one_outlives_its_creator_and_its_host(
@@ -223,11 +278,7 @@ def test_a_detached_one_outlives_its_creator_and_its_host(
     token = ledger.token().result(60)
     waiting, behind = ledger.wait(str(tmp_path)), ledger.note(2)
     until((tmp_path / "begun").exists, "the first call has begun")
-    victims = hosts[1].processes()
-    hosts[1].kill()
-    for victim in victims:
-        with suppress(psutil.NoSuchProcess):
-            victim.kill()
+    kill_all(hosts[1])
     assert isinstance(waiting.exception(100), ActorRestarted)
     assert isinstance(behind.exception(100), ActorRestarted), "nobody can say whether it had begun"
     assert ledger.home().result(100)[0] == own

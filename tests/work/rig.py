@@ -46,6 +46,7 @@ from actorgrid.transports.task_frames import (
     fn_id_of,
     parse_worker_frame,
 )
+from tests.patience import Patience
 
 PYTHON = f"{__import__('sys').version_info.major}.{__import__('sys').version_info.minor}"
 
@@ -63,14 +64,14 @@ def open_gate(gate: Path) -> None:
 
 def wait_for(condition: Callable[[], Any], timeout_s: float = 60.0, what: str = "condition") -> Any:
     """Poll a fact of the outside world."""
-    deadline = time.monotonic() + timeout_s
+    patience = Patience(timeout_s)
     while True:
         value = condition()
         if value:
             return value
-        if time.monotonic() > deadline:
+        if patience.is_over:
             raise AssertionError(f"{what}: not reached in {timeout_s:g} s")
-        time.sleep(0.005)
+        patience.pause()
 
 
 def make_context(folder: Path, **settings: Any) -> HostContext:

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from actorgrid.actors.work import actor_checkpoints
-from actorgrid.actors.work.actor_checkpoints import ActorCheckpoints
+from actorgrid.actors.work.actor_checkpoints import JobCheckpoints
 from actorgrid.actors.work.checkpoint_spool import SpoolAnswer, name_of, tell, waiting
 from actorgrid.checkpoints import SPOOL_VARIABLE, STATE_VARIABLE, CheckpointPolicy, head_of
 from actorgrid.errors import BodyTooLarge, DiskFull, MalformedBody, UnpicklableResult
@@ -49,25 +49,25 @@ def test_the_next_incarnation_takes_up_what_was_saved_and_nothing_else(
     spool: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     thing = Thing()
-    checkpoints = ActorCheckpoints(thing, CheckpointPolicy(0, 0))
+    checkpoints = JobCheckpoints(thing, CheckpointPolicy(0, 0))
     checkpoints.load()
     assert thing.state is None, "there was none yet"
     thing.state = {"best": [1, 2]}
     assert checkpoints.save() == 1
     monkeypatch.setenv(STATE_VARIABLE, str(kept(spool, 1)))
     other = Thing()
-    ActorCheckpoints(other, CheckpointPolicy(0, 0)).load()
+    JobCheckpoints(other, CheckpointPolicy(0, 0)).load()
     assert other.state == {"best": [1, 2]}
     for path in (kept(spool, 1, "another.1"), spool / name_of(1)):
         monkeypatch.setenv(STATE_VARIABLE, str(path))
         with pytest.raises(MalformedBody):
-            ActorCheckpoints(Thing(), CheckpointPolicy(0, 0)).load()
+            JobCheckpoints(Thing(), CheckpointPolicy(0, 0)).load()
 
 
 def test_it_is_saved_after_so_many_calls_and_after_so_long(spool: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     clock = [100.0]
     monkeypatch.setattr(actor_checkpoints, "time", SimpleNamespace(monotonic=lambda: clock[0]))
-    checkpoints = ActorCheckpoints(Thing(), CheckpointPolicy(2, 5))
+    checkpoints = JobCheckpoints(Thing(), CheckpointPolicy(2, 5))
     checkpoints.called()
     assert waiting(spool) == [] and checkpoints.wait_s() == 5.0
     checkpoints.called()
@@ -88,7 +88,7 @@ def test_what_cannot_be_saved_is_told_and_the_one_before_stays(
     spool: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     thing = Thing()
-    checkpoints = ActorCheckpoints(thing, CheckpointPolicy(1, 0))
+    checkpoints = JobCheckpoints(thing, CheckpointPolicy(1, 0))
     checkpoints.called()
     thing.state = KeyError("broken")
     checkpoints.called()
@@ -98,7 +98,7 @@ def test_what_cannot_be_saved_is_told_and_the_one_before_stays(
     thing.state = (each for each in "ab")
     with pytest.raises(UnpicklableResult):
         checkpoints.save()
-    monkeypatch.setattr(actor_checkpoints, "CHECKPOINT_BYTES_MAX", 10)
+    monkeypatch.setattr(JobCheckpoints, "bytes_max", 10)
     thing.state = "x" * 100
     with pytest.raises(BodyTooLarge):
         checkpoints.save()

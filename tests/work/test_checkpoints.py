@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import errno
 import io
 import os
 import signal
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from actorgrid.actors.files.blob_store import BlobStore
-from actorgrid.actors.ledger.commands import CheckpointAttempt, EndAttempt, PreemptAttempt
+from actorgrid.actors.ledger.commands import CancelJob, CheckpointAttempt, EndAttempt, PreemptAttempt
 from actorgrid.actors.work.checkpoint_keeper import _Copied
 from actorgrid.actors.work.checkpoint_spool import leave, told, waiting
-from actorgrid.checkpoints import HEAD_BYTES, READY_MARK, head_of, parse_head
+from actorgrid.checkpoints import CHECKPOINT_BYTES_MAX, HEAD_BYTES, READY_MARK, head_of, parse_head
 from tests.work.rig import Rig, wait_for
 
 SAVE = f"echo $n > ckpt/n.tmp; mv ckpt/n.tmp ckpt/n; touch ckpt/{READY_MARK}"
@@ -25,6 +28,21 @@ def submit(rig: Rig, tmp_path: Path, line: str, every_s: float | None = None, **
     (tmp_path / "cwd").mkdir(exist_ok=True)
     rig.submit("a", command=["sh", "-c", line], cwd=str(tmp_path / "cwd"), checkpoint=wish, **fields)
     return rig.grant("a")
+
+
+def say(go: Path) -> None:
+    """Let the work go on that reads there; fails where it does not come to that."""
+
+    def opened() -> int | None:
+        try:
+            return os.open(go, os.O_WRONLY | os.O_NONBLOCK)
+        except OSError as error:
+            assert error.errno == errno.ENXIO, "nobody reads there yet"
+            return None
+
+    fd = wait_for(opened, what=f"the work reads {go.name}")
+    os.write(fd, b"on\n")
+    os.close(fd)
 
 
 def entered(rig: Rig, attempt: int, number: int) -> str:
@@ -56,10 +74,10 @@ def test_the_next_attempt_goes_on_from_what_the_mark_said_is_ready(rig: Rig, tmp
     assert blobs(rig) == [one]
     with open(rig.paths.blobs_dir / one, "rb") as file:
         assert parse_head(file.read(HEAD_BYTES)) == (first, 1)
-    go.write_text("on\n")
+    say(go)
     two = entered(rig, 1, 2)
     rig.node.run_until(lambda: blobs(rig) == [two], what="the one before is dropped")
-    go.write_text("on\n")
+    say(go)
     job = rig.ended(first)
     # What came behind the mark was not said to be whole.
     assert job["state"] == "queued" and job["checkpoint_digest"] == two
@@ -164,7 +182,7 @@ def test_with_a_full_disk_the_work_goes_on_and_the_one_before_stays(rig: Rig, tm
     attempt_id = submit(rig, tmp_path, f"n=1; {SAVE}; read x < {go}; n=2; {SAVE}; {PATIENT}")
     one = entered(rig, 1, 1)
     rig.context.settings.performance.min_free_bytes = 2**60
-    go.write_text("on\n")
+    say(go)
     folder = rig.dir(attempt_id).path
     rig.node.run_until(lambda: (told(folder) or (0,))[0] == 2, 60.0, what="it is told")
     answer = told(folder)
@@ -190,3 +208,30 @@ def test_a_copy_that_was_swept_before_it_could_be_entered_is_made_again(rig: Rig
     rig.manager._attempts.checkpoints._copied[attempt_id] = _Copied(1, "0" * 64, 4)
     leave(rig.dir(attempt_id).path, 1, lambda file: file.write(b"here"))
     assert entered(rig, 1, 1) in blobs(rig)
+
+
+def test_the_last_one_waits_for_room_on_a_full_disk(rig: Rig, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    go = tmp_path / "go"
+    os.mkfifo(go)
+    attempt_id = submit(rig, tmp_path, f"n=1; {SAVE}; read x < {go}; n=2; {SAVE}; kill -9 $$", retries_left=1)
+    one = entered(rig, 1, 1)
+    # What it takes next is first tried when nothing of the work lives any more.
+    rig.context.settings.performance.min_free_bytes = 2**60
+    say(go)
+    rig.node.run_until(lambda: "waits for room" in caplog.text, 60.0, what="it waits")
+    assert blobs(rig) == [one] and rig.job("a")["state"] == "running"
+    rig.context.settings.performance.min_free_bytes = 0
+    job = rig.ended(attempt_id)
+    assert job["last_checkpoint"]["number"] >= 2 and job["checkpoint_digest"] != one
+
+
+def test_a_cancel_while_the_last_one_is_packed_ends_it(rig: Rig, tmp_path: Path) -> None:
+    line = f"truncate -s {CHECKPOINT_BYTES_MAX - 2**20} ckpt/big; n=1; {SAVE}; kill -9 $$"
+    attempt_id = submit(rig, tmp_path, line, retries_left=1)
+    draft = rig.dir(attempt_id).path / "checkpoint.draft"
+    rig.running(attempt_id)
+    rig.node.run_until(draft.exists, what="it packs")
+    rig.propose(CancelJob("a", "me"))
+    job = rig.ended(attempt_id)
+    assert job["state"] == "cancelled" and "last_checkpoint" not in job
+    assert not draft.exists()

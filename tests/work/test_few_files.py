@@ -16,8 +16,9 @@ import pytest
 
 from actorgrid.actors.files.untrusted_files import open_to_write
 from actorgrid.actors.work.attempt_dir import AttemptDir
-from actorgrid.actors.work.attempt_results import TOGETHER_MAX, ResultSync, sync, sync_all
+from actorgrid.actors.work.attempt_results import TOGETHER_MAX, result_sync, sync_all
 from actorgrid.actors.work.containment import RECORD, InitEnclosure, read_record, write_record
+from actorgrid.actors.work.file_threads import FileThreads, one_by_one
 from actorgrid.actors.work.linux import MARK_ATTEMPT, boot_id
 from actorgrid.actors.work.output import OutputStream
 from actorgrid.supervisors.runtime import Waiter
@@ -176,9 +177,6 @@ def test_of_results_that_are_synced_together_each_has_its_own_error(tmp_path: Pa
         "NoneType",
         "NotARegularFile",
     ]
-    sync(*one)
-    with pytest.raises(FileNotFoundError):
-        sync(missing, "result.bin")
 
 
 class _Loop:
@@ -202,11 +200,11 @@ class _Loop:
 def test_more_results_than_are_synced_at_once_are_all_told_each_with_its_own_error(tmp_path: Path) -> None:
     loop = _Loop()
     told: dict[int, type[OSError] | None] = {}
-    synced = ResultSync(loop)  # type: ignore[arg-type]
+    synced = result_sync(loop)  # type: ignore[arg-type]
 
     async def ask(number: int, folder: Path) -> None:
         try:
-            await synced.synced(folder, "result.bin")
+            await synced.run((folder, "result.bin"))
         except OSError as error:
             told[number] = type(error)
         else:
@@ -221,6 +219,23 @@ def test_more_results_than_are_synced_at_once_are_all_told_each_with_its_own_err
         _begin(ask(number, folder))
     loop.run_until(lambda: len(told) == count)
     assert told == {number: None if number % 5 else FileNotFoundError for number in range(count)}
+
+
+def test_what_nobody_expected_reaches_who_asked_and_the_threads_go_on() -> None:
+    loop = _Loop()
+    threads: FileThreads[Callable[[], int], int] = FileThreads(loop, one_by_one, 1)  # type: ignore[arg-type]
+    told: list[int | type[Exception]] = []
+
+    async def ask(work: Callable[[], int]) -> None:
+        try:
+            told.append(await threads.run(work))
+        except (KeyError, ZeroDivisionError) as error:
+            told.append(type(error))
+
+    for work in (lambda: 1, lambda: {}["no such key"], lambda: 1 // 0, lambda: 2):
+        _begin(ask(work))
+    loop.run_until(lambda: len(told) == 4)
+    assert told == [1, KeyError, ZeroDivisionError, 2]
 
 
 def _begin(work: Coroutine[Waiter, None, None]) -> None:

@@ -9,6 +9,10 @@ from pathlib import Path
 
 import pytest
 
+from actorgrid.actors.work.checkpoint_spool import waiting
+from actorgrid.actors.work.checkpoint_taking import CheckpointTaker
+from actorgrid.actors.work.work_records import CheckpointSpec
+from actorgrid.checkpoints import READY_MARK
 from tests.work.rig import Rig
 
 
@@ -41,3 +45,33 @@ def test_a_full_disk_holds_a_command_back_and_loses_nothing(small_disk: Path) ->
         assert rig.dir(attempt_id).output_size("stdout") == 6_000_000
     finally:
         rig.close()
+
+
+@pytest.mark.root
+def test_the_last_checkpoint_waits_for_room(small_disk: Path) -> None:
+    folder = small_disk / "a.1"
+    (folder / "checkpoint").mkdir(parents=True)
+    (folder / "checkpoint" / "state").write_bytes(os.urandom(2_000_000))
+    (folder / "checkpoint" / READY_MARK).touch()
+    spec: CheckpointSpec = {
+        "state": "",
+        "folder": str(folder / "checkpoint"),
+        "link": str(small_disk / "ckpt"),
+        "every_s": None,
+        "takes": True,
+    }
+    taker = CheckpointTaker(spec, folder, "stderr")
+    ends: list[int] = []
+
+    def goes_on() -> bool:
+        pid, status = os.waitpid(taker._packer, os.WNOHANG) if taker._packer else (0, 0)
+        if pid:
+            taker.child_ended(pid, status)
+            ends.append(os.waitstatus_to_exitcode(status))
+            subprocess.run(["mount", "-o", "remount,size=40m", str(small_disk)], check=True)
+        return True
+
+    taker.last(False, goes_on)
+    assert len(ends) == 2 and ends[0] != 0 and ends[1] == 0
+    assert waiting(folder) == [2]
+    assert (folder / "stderr").read_text() == "[actorgrid] checkpoint: the disk is full\n"

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
+from actorgrid.actors.gpu.enforcement import enforced_by, enforced_of_job, limits_of, weakest_of
 from actorgrid.actors.work.attempt_dir import AttemptDir
-from actorgrid.actors.work.enforcement import enforced_by, weakest_of
 from actorgrid.actors.work.environment import device_variables, passed_on, work_environment
 from actorgrid.actors.work.groups import KillGroup
 from actorgrid.actors.work.housekeeping import RoundRobin, old_attempts, old_blobs, remove_attempts, remove_blobs
@@ -118,27 +118,42 @@ def test_intel_devices_are_counted_in_the_order_of_the_bus() -> None:
 
 
 @pytest.mark.parametrize(
-    ("device", "milli", "memory", "watch", "compute", "memory_by"),
+    ("device", "milli", "memory", "compute", "memory_by"),
     [
-        ({}, 1000, 0, "end", "cooperative", "cooperative"),
-        ({}, 500, 0, "end", "none", "none"),
-        ({}, 500, 1, "end", "none", "cooperative"),
-        ({}, 1000, 1, "report", "cooperative", "none"),
-        ({"parent": "W", "share_milli": 428}, 428, 0, "end", "hardware", "hardware"),
-        ({"parent": "W", "share_milli": 428}, 428, 1, "off", "hardware", "hardware"),
-        ({"parent": "W", "share_milli": 428}, 400, 1, "end", "none", "cooperative"),
-        ({"source": "simulated"}, 1000, 0, "end", "none", "none"),
-        ({"source": "declared"}, 1000, 1, "end", "none", "none"),
+        ({"watched": True}, 1000, 0, "cooperative", "cooperative"),
+        ({"watched": True}, 500, 0, "none", "none"),
+        ({"watched": True}, 500, 1, "none", "cooperative"),
+        ({}, 1000, 1, "cooperative", "none"),
+        ({"parent": "W", "share_milli": 428}, 428, 0, "hardware", "hardware"),
+        ({"parent": "W", "share_milli": 428}, 428, 1, "hardware", "hardware"),
+        ({"parent": "W", "share_milli": 428, "watched": True}, 400, 1, "none", "cooperative"),
+        ({"source": "simulated", "watched": True}, 1000, 0, "none", "none"),
+        ({"source": "declared", "watched": True}, 1000, 1, "none", "none"),
     ],
 )
 def test_a_grant_says_who_enforces_what(
-    device: dict[str, object], milli: int, memory: int, watch: str, compute: str, memory_by: str
+    device: dict[str, object], milli: int, memory: int, compute: str, memory_by: str
 ) -> None:
     devices: list[Any] = [{"uuid": "G", "index": 0, "vendor": "nvidia", "source": "probed", **device}]
-    found = enforced_by(devices, ["G"], milli, memory, watch)
+    found = enforced_by(devices, ["G"], milli, memory)
     assert found == {"gpu_compute": compute, "gpu_memory": memory_by}
-    assert enforced_by(devices, [], milli, memory, watch) == {}
+    assert enforced_by(devices, [], milli, memory) == {}
     assert weakest_of({}) == "none"
+
+
+def test_who_enforces_it_is_the_word_of_the_host_that_has_the_devices() -> None:
+    device: dict[str, Any] = {"uuid": "G", "index": 0, "vendor": "nvidia", "source": "probed", "watched": True}
+    other = {**device, "uuid": "H", "watched": False}
+    hosts: Any = {"one": {"host_id": "one", "devices": [device]}, "other": {"host_id": "other", "devices": [other]}}
+    attempt = {"host": "one", "gpu_uuids": ["G"]}
+    job: Any = {"state": "running", "attempts": [attempt], "resources": {"gpu_milli": 500, "gpu_memory_mib": 8}}
+    assert enforced_of_job(job, hosts) == {"gpu_compute": "none", "gpu_memory": "cooperative"}
+    job["attempts"] = [{**attempt, "members": [attempt, {"host": "other", "gpu_uuids": ["H"]}]}]
+    assert enforced_of_job(job, hosts) == {"gpu_compute": "none", "gpu_memory": "none"}
+    assert limits_of(hosts.values()) == {
+        "gpu_compute": {"none": 2},
+        "gpu_memory": {"cooperative": 1, "none": 1},
+    }
 
 
 FAILED = JobResult(False, None, TaskFailed("x"), None)

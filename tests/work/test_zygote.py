@@ -14,6 +14,7 @@ import psutil
 import pytest
 
 from actorgrid.actors.work import zygote_link
+from actorgrid.actors.work.isolation.probes import means_from
 from actorgrid.actors.work.zygote_link import ZygoteLink, bare_environment, command_line
 from actorgrid.errors import WorkerLost
 from actorgrid.supervisors.inline import InlineNode
@@ -131,9 +132,11 @@ def test_the_zygote_holds_nothing_of_its_maker_but_one_socket(monkeypatch: pytes
             theirs.close()
             ours.settimeout(30)
             decoder = FrameDecoder()
-            assert decoder.feed(ours.recv(4096)) == [
-                ["ready", process.pid, {"kind": "none", "folder": "", "why": "work.containment is none"}]
-            ]
+            (said,) = decoder.feed(ours.recv(4096))
+            assert said == ["ready", process.pid, {"kind": "none", "folder": "", "why": "work.containment is none"}]
+            ours.sendall(encode_frame(["try"]))
+            ((word, means),) = decoder.feed(ours.recv(4096))
+            assert word == "tried" and means_from(means).to_plain() == means
             zygote = psutil.Process(process.pid)
             assert "secret" not in str(zygote.environ())
             assert zygote.num_fds() <= 4

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from jsonschema import Draft202012Validator
 
-from actorgrid.errors import InvalidWork, NotSupported
+from actorgrid.errors import InvalidWork
 from actorgrid.work_types import registry
 from actorgrid.work_types.base import WorkArguments, WorkPlan, WorkType
 from actorgrid.work_types.plain import call_target
@@ -137,7 +137,7 @@ def make_liar() -> Any:
     return lambda batch: batch[1:]
 
 
-def test_a_model_runs_in_batches_and_a_service_is_not_there_yet() -> None:
+def test_a_model_runs_in_batches_and_a_service_is_asked_about_texts() -> None:
     inference = find_work_type("machine_learning_inference")
     here = "tests.work_types.test_registry"
     plan = inference.plan(inference.checked({"model": f"{here}:make_doubler", "inputs": [1, 2, 3], "batch_size": 2}))
@@ -146,8 +146,12 @@ def test_a_model_runs_in_batches_and_a_service_is_not_there_yet() -> None:
     assert liar.function is not None
     with pytest.raises(InvalidWork, match="one output for each"):
         liar.function(*liar.arguments)
-    with pytest.raises(NotSupported, match="no services"):
-        inference.plan(inference.checked({"service": "llama", "inputs": [1]}))
+    for neither in ({}, {"service": "llama", "model": f"{here}:make_liar"}):
+        with pytest.raises(InvalidWork, match="a model or a service"):
+            inference.plan(inference.checked({**neither, "inputs": ["x"]}))
+    with pytest.raises(InvalidWork, match="text") as caught:
+        inference.plan(inference.checked({"service": "llama", "inputs": ["x", 1]}))
+    assert caught.value.details["paths"] == ["inputs.1"]
 
 
 @pytest.mark.parametrize("operation", ["matmul", "fft", "reduce"])

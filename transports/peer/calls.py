@@ -15,6 +15,8 @@ from typing import Protocol
 
 from actorgrid.errors import ActorGridError, PeerGone, TaskCancelled
 
+from ..paths import PathKind
+
 Bytes = bytes | bytearray | memoryview
 
 
@@ -188,6 +190,7 @@ class Stream:
         "_on_end",
         "_port",
         "_wants_end",
+        "carrier",
         "head",
         "host_id",
         "over",
@@ -198,6 +201,8 @@ class Stream:
         self.host_id = host_id
         self.target = target
         self.head = head
+        self.carrier = PathKind.TLS
+        """What carries its bytes."""
         self.over = False
         """Whether it was lost or reset."""
         self._port: StreamPort | None = None

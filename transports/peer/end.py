@@ -228,3 +228,31 @@ class PeerEnd(ABC):
             call.cancel()
         for stream in streams.values():
             stream.ended(event.error)
+
+
+class SessionEnd(PeerEnd):
+    """An end whose session speaks to its carrier itself, without a link's TLS between."""
+
+    _busy = _ended = False
+
+    def _go_on(self) -> None:
+        if self._busy or self._ended:
+            return
+        self._busy = True
+        try:
+            while self.session.events or self._send():
+                while self.session.events:
+                    self._happened(self.session.events.popleft())
+        finally:
+            self._busy = False
+        if self.session.over is not None:
+            self._ended = True
+            self._leave(self.session.over)
+            self._lost(self.session.over)
+
+    @abstractmethod
+    def _send(self) -> bool:
+        """Send the next bytes; whether there were any."""
+
+    def _leave(self, over: LinkDown) -> None:
+        """Say goodbye, where the carrier takes words."""

@@ -21,7 +21,7 @@ from dataclasses import dataclass
 from actorgrid.errors import PeerGone
 
 from .calls import NetLoop, OnCall, OnCast, OnStream
-from .end import Handlers, PeerEnd
+from .end import Handlers, PeerEnd, SessionEnd
 from .frames import Bye, Call, Cancel, Cast, Failure, Frame, PeerDecoder, Reply
 from .hosts import OnPeer, PeerHosts, PeerRoute
 from .limits import PeerLimits, Refusal
@@ -144,7 +144,7 @@ class FaultyNetwork:
                 end.arrived(frame)
 
 
-class FaultyEnd(PeerEnd):
+class FaultyEnd(SessionEnd):
     """One end of a link through memory. *far* is set when both are made."""
 
     def __init__(
@@ -164,7 +164,6 @@ class FaultyEnd(PeerEnd):
         self._network = network
         self._decoder = PeerDecoder()
         self._decoder.open_up()
-        self._busy = self._lost_already = False
 
     def went_up(self, host_id: str) -> None:
         """Start the session: the link is up."""
@@ -180,7 +179,7 @@ class FaultyEnd(PeerEnd):
 
     def vanish(self) -> None:
         """Drop this end without telling anybody: its host is dead."""
-        self._lost_already = True
+        self._ended = True
         self.session.end(Refusal.GONE, PeerGone(f"{self.own_host} is dead"))
 
     def tick(self) -> None:
@@ -193,21 +192,6 @@ class FaultyEnd(PeerEnd):
         self.session.end(refusal, PeerGone(message))
         self._go_on()
 
-    def _go_on(self) -> None:
-        if self._busy or self._lost_already:
-            return
-        self._busy = True
-        try:
-            while self.session.events or self._send():
-                while self.session.events:
-                    self._happened(self.session.events.popleft())
-        finally:
-            self._busy = False
-        if self.session.over is not None:
-            self._lost_already = True
-            self._say(Bye(str(self.session.over.refusal), ""))
-            self._lost(self.session.over)
-
     def _send(self) -> bool:
         data = self.session.next_bytes()
         if data is None:
@@ -219,6 +203,9 @@ class FaultyEnd(PeerEnd):
         while (frame := self._decoder.next()) is not None:
             self._say(frame)
         return True
+
+    def _leave(self, over: LinkDown) -> None:
+        self._say(Bye(str(over.refusal), ""))
 
     def _say(self, frame: Frame) -> None:
         if self.far is not None:

@@ -41,6 +41,8 @@ WORTH_IT = 0.8
 
 COMPRESSED, BULK = 1, 2
 CONTROL_LANE, BULK_LANE = "control", "bulk"
+PIECES_LANE = "pieces"
+"""A link of that lane carries no frames after its Hello: transports/bulk goes on with its TLS."""
 LANES = (CONTROL_LANE, BULK_LANE)
 
 _HEADER = struct.Struct(">IB")

@@ -21,6 +21,7 @@ from .frames import (
     CONTROL_LANE,
     LANES,
     MAGIC,
+    PIECES_LANE,
     TEXT_CHARS_MAX,
     VERSION_HIGH,
     VERSION_LOW,
@@ -180,6 +181,17 @@ class PeerLink:
         """Close the link at once; the other side is told, if it takes the bytes."""
         self._go_down(refusal, PeerGone(message))
 
+    def give_away(self) -> TlsPipe:
+        """Give the TLS of a link that is up to whoever goes on with it; this link is over then, without an event.
+
+        Raises MalformedMessage where the other side said more than its Hello already.
+        """
+        assert self._state == _State.UP, "a link that is up is given away"
+        self._state = _State.DOWN
+        if self._decoder.pending_bytes:
+            raise MalformedMessage("frames came behind a Hello whose link carries none", found=self.host_id)
+        return self._tls
+
     # -- in
 
     def _advance(self) -> None:
@@ -234,7 +246,7 @@ class PeerLink:
             error = PeerRefused(f"{self.host_id} refused this host", found=frame.message, refusal=frame.code)
             self._go_down(Refusal.REFUSED_US, error)
             return
-        if not isinstance(frame, Hello) or frame.magic != MAGIC or frame.lane not in LANES:
+        if not isinstance(frame, Hello) or frame.magic != MAGIC or frame.lane not in (*LANES, PIECES_LANE):
             raise MalformedMessage("the first frame is no Hello", found=type(frame).__name__)
         ours = self._hello
         version = min(ours.version_high, frame.version_high)

@@ -14,18 +14,19 @@ import socket
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from actorgrid.errors import NotSupported, PortInUse
+from actorgrid.errors import MalformedMessage, NotSupported, PortInUse
 
 from .acceptor import PeerAcceptor
 from .calls import Cancellable, NetLoop, OnCall, OnCast, OnStream
 from .dials import SILENT_S, Dials
 from .end import PeerEnd
+from .frames import PIECES_LANE
 from .hosts import OnPeer, PeerHosts, PeerRoute
 from .limits import PeerLimits, Refusal
 from .link import Admit, PeerLink
 from .session import LinkDown
 from .socket import PeerSocket
-from .tls import PeerIdentity
+from .tls import PeerIdentity, TlsPipe
 
 ACCEPT_AGAIN_S = 1.0
 ACCEPTS_A_TURN = 16
@@ -62,6 +63,9 @@ class PeerNet(PeerHosts):
         limits: PeerLimits | None = None,
         rng: random.Random | None = None,
     ) -> None:
+        self.on_pieces: Callable[[str, str, socket.socket, TlsPipe, bytes], None] | None = None
+        """Given each connection for pieces that another host opened: its id, its key's fingerprint, the socket, its
+        TLS, and what is to be sent first. Where there is nobody, it is closed."""
         self._own_id = identity.host_id
         self.renew(identity)
         self._listener = None if listen is None else _listen(listen)
@@ -80,6 +84,11 @@ class PeerNet(PeerHosts):
     def port(self) -> int:
         """The port on which this net listens; 0 when it does not."""
         return 0 if self._listener is None else int(self._listener.getsockname()[1])
+
+    @property
+    def identity(self) -> PeerIdentity:
+        """What new links use."""
+        return self._identity
 
     def renew(self, identity: PeerIdentity) -> None:
         """Use other TLS material for every new link; those that exist stay as they are."""
@@ -154,8 +163,25 @@ class PeerNet(PeerHosts):
             if end in self._half_open:
                 del self._half_open[end]
                 self._door.proven(end.address)
+            if end.lane == PIECES_LANE:
+                self._give_away(end)
+                return
         super()._went_up(end)
         self._dial_next()
+
+    def _give_away(self, end: PeerSocket) -> None:
+        """Have a link for pieces carried by whoever takes these; its bytes are none of ours any more."""
+        self._ends.pop(end, None)
+        host_id, fingerprint = end.host_id, end.fingerprint
+        try:
+            given = end.give_away()
+        except MalformedMessage as error:
+            self._count(Refusal.MALFORMED, f"a link for pieces with {host_id}: {error}", host_id)
+            return
+        if self.on_pieces is None:
+            given[0].close()
+        else:
+            self.on_pieces(host_id, fingerprint, *given)
 
     def _went_down(self, end: PeerEnd, event: LinkDown) -> None:
         super()._went_down(end, event)

@@ -23,7 +23,7 @@ from .session import LinkDown, PeerSession
 UPGRADE = "actorgrid-relay/1"
 """What the connection is upgraded to, in both heads."""
 WORKER, ACTOR, JOB = "worker", "actor", "job"
-"""Whom a stream leads to; its head is msgpack: {"lease_id"}, {"actor_id"}, {"attempt_id"}."""
+"""Whom a stream leads to; its head is msgpack: {"lease_id"}, the fields of a ``FarCaller``, {"attempt_id"}."""
 STREAMS_MAX = 256
 GATEWAY_LIMITS = PeerLimits(
     streams_max=STREAMS_MAX, stream_window_bytes=2**20, stream_unsent_bytes=2**20, compress=False

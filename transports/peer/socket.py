@@ -9,12 +9,15 @@ from __future__ import annotations
 import socket
 from collections.abc import Callable
 
+from actorgrid.errors import MalformedMessage
+
 from .calls import NetLoop
 from .end import Handlers, PeerEnd
 from .limits import Refusal
 from .link import LinkUp, PeerLink
 from .session import LinkDown, SessionEvent
 from .streams import StreamReceived
+from .tls import TlsPipe
 
 RECEIVE_BYTES = 256 * 1024
 """Many TLS records at once: what one read has of a stream is handed on together."""
@@ -45,6 +48,7 @@ class PeerSocket(PeerEnd):
         self._unsent = memoryview(b"")
         self._closed = False
         self._busy = False
+        self._given_away = False
         self._watches_writable: bool | None = None
         self._came: dict[int, list[bytes]] = {}  # of streams, and not handed on yet: no more than their windows
         connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
@@ -66,6 +70,20 @@ class PeerSocket(PeerEnd):
         """Close the link at once."""
         self.link.close(refusal, message)
         self._go_on()
+
+    def give_away(self) -> tuple[socket.socket, TlsPipe, bytes]:
+        """Give the socket, its TLS, and what is to be sent first, to whoever goes on with it; this link is over then.
+
+        Raises MalformedMessage, and the socket is closed then.
+        """
+        self._closed = self._given_away = True
+        self._loop.unwatch(self._socket.fileno())
+        try:
+            tls = self.link.give_away()
+        except MalformedMessage:
+            self._socket.close()
+            raise
+        return self._socket, tls, bytes(self._unsent) + tls.take()
 
     def _watch(self, writable: bool) -> None:
         if self._watches_writable is not writable:
@@ -110,6 +128,8 @@ class PeerSocket(PeerEnd):
                     if isinstance(event, LinkUp):
                         self.lane, self.fingerprint = event.lane, event.fingerprint
                         self._on_up(self)
+                        if self._given_away:
+                            return
                     else:
                         self._happened(event)
                 if self._came:

@@ -78,7 +78,7 @@ class TlsPipe:
         """Bytes of ciphertext that ``take`` would give."""
         return self._out.pending
 
-    def feed(self, data: bytes) -> None:
+    def feed(self, data: bytes | memoryview) -> None:
         """Take ciphertext from the other side."""
         self._in.write(data)
 
@@ -108,7 +108,18 @@ class TlsPipe:
             self._broken = True
             raise _refused(error) from None
 
-    def write(self, data: bytes) -> None:
+    def read_into(self, into: memoryview) -> int | None:
+        """As ``read``, into *into*; gives how many bytes. Raises ssl.SSLError."""
+        if not self._in.pending and not self._object.pending():
+            return 0
+        try:
+            return self._object.read(len(into), into) or None  # type: ignore[return-value]
+        except ssl.SSLWantReadError:
+            return 0
+        except ssl.SSLZeroReturnError:
+            return None
+
+    def write(self, data: bytes | memoryview) -> None:
         """Encrypt *data* for the other side."""
         self._object.write(data)
 

@@ -4,18 +4,20 @@ from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import click
 
-from actorgrid.errors import BadRequest
+from actorgrid.errors import BadRequest, TargetNotAllowed, UnknownTarget
 
 from ..call import CommandContext, host_options, pass_call
 from ..printing import say
 from .directives import Asked, read_options
 from .request import SHELLS, Translation, interpreter_of
 
+R = TypeVar("R")
 SCRIPT, OUT, ERR = "ACTORGRID_BATCH_SCRIPT", "ACTORGRID_BATCH_OUTPUT", "ACTORGRID_BATCH_ERROR"
 PYTHON = "ACTORGRID_BATCH_PYTHON"
 SCRIPT_BYTES_MAX = 100_000
@@ -77,7 +79,7 @@ def sbatch(call: CommandContext, /, words: tuple[str, ...]) -> int:
         _tell([f"the script runs once for each of its {job.members} tasks; srun inside of it runs its command there"])
     job.options["name"] = job.options["name"] or (os.path.basename(asked.words[0]) if asked.words else "wrap")
     job.variables["SLURM_JOB_NAME"] = job.options["name"]
-    accepted = _submit(call, job, script)
+    accepted = _or_untold(job, lambda: _submit(call, job, script))
     job_id = str(accepted["job_id"])
     if not asked["--wait"]:
         if call.json:
@@ -124,8 +126,10 @@ def srun(ctx: click.Context, call: CommandContext, /, words: tuple[str, ...]) ->
 
     job.options["env"] = {**job.variables, **job.options["env"]}
     job.options["pty"] = bool(asked["--pty"])
-    return ctx.invoke(
-        run, words=tuple(asked.words), send_stdin=False, detach=False, **_known(run, _without_pool(job.options))
+    words = tuple(asked.words)
+    return _or_untold(
+        job,
+        lambda: ctx.invoke(run, words=words, send_stdin=False, detach=False, **_known(run, _without_pool(job.options))),
     )
 
 
@@ -210,6 +214,19 @@ def _submit(call: CommandContext, job: Translation, script: str) -> dict[str, An
     wanted["env"] |= {f"SLURM_ARRAY_TASK_{key}": str(value) for key, value in told.items()}
     wanted["env"]["SLURM_ARRAY_JOB_ID"] = str(wanted["task_id"])
     return {"job_id": accept(call.http, array_request(wanted, array)), "tasks": len(indexes)}
+
+
+def _or_untold(job: Translation, submit: Callable[[], R]) -> R:
+    """What *submit* gives; where nobody can be told as ``--mail-user`` says, the job is submitted without, and that is
+    said: a script that runs under Slurm runs."""
+    try:
+        return submit()
+    except (UnknownTarget, TargetNotAllowed) as error:
+        if not job.options["notify"]:
+            raise
+        _tell([f"--mail-user={job.asked['--mail-user']} has no meaning here: {error.message}"])
+        job.options["notify"], job.options["notify_on"] = (), []
+        return submit()
 
 
 def _without_pool(options: dict[str, Any]) -> dict[str, Any]:

@@ -41,6 +41,8 @@ MEANT: dict[str, str] = {
     "--signal": "",
     "--deadline": "",
     "--comment": "",
+    "--mail-type": "",
+    "--mail-user": "",
     "--account": "-A",
     "--wrap": "",
     "--container-image": "",
@@ -50,8 +52,6 @@ MEANT: dict[str, str] = {
 MEANT_FLAGS = {"--requeue": "", "--parsable": "", "--wait": "-W", "--pty": ""}
 NOT_MEANT: dict[str, str] = {
     "--qos": "-q",
-    "--mail-type": "",
-    "--mail-user": "",
     "--constraint": "-C",
     "--nodelist": "-w",
     "--exclude": "-x",

@@ -11,11 +11,22 @@ import click
 
 from actorgrid.labels import is_label
 from actorgrid.models import Pool
+from actorgrid.notification_words import EVENTS, MAIL, TARGETS_MAX, events_of, is_name, target_fault
 
 from .directives import Asked, gpus_of, mebibytes_of, seconds_of, whole
 
 PRIORITY = 50
 GRACE_MAX_S = 3600.0
+MAIL_TYPES = {
+    "NONE": "",
+    "BEGIN": "started",
+    "END": "ended",
+    "FAIL": "failed,lost",
+    "INVALID_DEPEND": "failed",
+    "REQUEUE": "requeued",
+    "ALL": ",".join(EVENTS),
+}
+"""The events that types of mail are. What waits for a job that failed has failed, and so has what ran for too long."""
 SHELLS = ("sh", "bash", "dash", "zsh", "ksh", "ash")
 
 
@@ -39,15 +50,18 @@ class Translation:
         env, env_from_me = self._export()
         labels, annotations = self._words()
         mounts = asked["--container-mounts"]
+        notify, notify_on = self._mail()
         return {
             "gpus": gpus,
             "gpu_memory": None,
             "gpu_models": (model,) if model else (),
             "gpu_profile": None,
+            "gpu_topology": None,
             "cpus": float(self.cpus),
             "memory": self._memory(gpus),
             "gang": self.members,
             "spread": self.spread,
+            "min_isolation": None,
             "priority": self._priority(),
             "timeout": None if asked["--time"] is None else seconds_of(asked["--time"]),
             "retries": 0,
@@ -73,8 +87,9 @@ class Translation:
             "annotations": annotations or None,
             "labels": labels or None,
             "stop_when_idle_s": None,
-            "notify": (),
-            "notify_on": (),
+            "notify": notify,
+            "notify_on": notify_on,
+            "secrets": (),
             "name": asked["--job-name"] or "",
             "after": self._after(),
         }
@@ -181,6 +196,24 @@ class Translation:
         if self.asked["--comment"] is not None:
             annotations["comment"] = self.asked["--comment"]
         return labels, annotations
+
+    def _mail(self) -> tuple[tuple[str, ...], list[str]]:
+        """Who is told of the job, and of what. Nobody, where that has no meaning here."""
+        users, types = self.asked["--mail-user"], self.asked["--mail-type"]
+        words = [word.strip().upper() for word in (types or "").split(",") if word.strip()]
+        self.notes += [f"--mail-type={word} has no meaning here" for word in words if word not in MAIL_TYPES]
+        events = events_of(MAIL_TYPES[word] for word in words if word in MAIL_TYPES)
+        targets = [user if is_name(user) else f"{MAIL}:{user}" for user in (users or "").split(",") if user]
+        wrong = next((fault for each in targets if (fault := target_fault(each))), "")
+        if wrong or len(targets) > TARGETS_MAX:
+            self.notes.append(f"--mail-user={users} has no meaning here: {wrong or f'{TARGETS_MAX} at most are told'}")
+        elif events and not targets:
+            self.notes.append("--mail-type has no meaning here without --mail-user: nobody knows the address of a user")
+        elif targets and not types:
+            self.notes.append("--mail-user tells nobody without --mail-type")
+        elif events:
+            return tuple(dict.fromkeys(targets)), events
+        return (), []
 
     def _pool(self) -> str | None:
         """The pool of workers that is called as the partition, if one is."""

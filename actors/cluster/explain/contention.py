@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import Any
 
-from actorgrid.actors.gpu.device import answers_to
+from actorgrid.actors.gpu.device_words import record_is_one_of
 from actorgrid.actors.gpu.feasibility import members_on
 from actorgrid.actors.ledger.record_types import (
     NO_ATTEMPT,
@@ -179,12 +179,8 @@ def other_kinds(demand: Demand, hosts: Iterable[HostRecord]) -> list[Demand]:
     """
     found: list[Demand] = []
     if demand.gpu_models:
-        there = {str(one.get("model", "")): int(one["memory_mib"]) for host in hosts for one in host["devices"]}
-        others = [
-            model
-            for model in sorted(there)
-            if model and not any(answers_to(one, model, there[model]) for one in demand.gpu_models)
-        ]
+        there = {str(one.get("model", "")): one for host in hosts for one in host["devices"]}
+        others = [model for model in sorted(there) if model and not record_is_one_of(there[model], demand.gpu_models)]
         found += [replace(demand, gpu_models=(model,)) for model in others[:OTHER_MODELS_MAX]]
     if demand.affinity_hard:
         found.append(replace(demand, affinity_hard=()))

@@ -31,6 +31,8 @@ def needs(resources: ResourcesRecord) -> str:
     parts = []
     found = devices(resources)
     if found:
+        word = resources.get("gpu_topology")
+        found += f" as close to each other as {word}" if word else ""
         memory = int(resources.get("gpu_memory_mib", 0))
         each = ", each" if resources.get("gpu_count", 0) > 1 else ""
         parts.append(f"{found}{each} with {mebibytes(memory)} of GPU memory" if memory else found)
@@ -79,7 +81,25 @@ def nearest_has(resources: ResourcesRecord, missing: Mapping[str, Any]) -> str:
     return " and ".join(parts)
 
 
-_FULL = {"gpu_busy": "no such GPU free", "gpu_count": "too few GPUs", "gpu_model": "no GPU of that model"}
+CONSTRAINTS = {
+    "gpu_busy": "not enough of its GPUs free",
+    "gpu_count": "fewer GPUs than asked for",
+    "gpu_model": "no GPU of that model",
+    "gpu_memory": "not enough GPU memory free",
+    "gpu_topology": "not as many GPUs free that are so close to each other",
+    "cpu": "not enough CPU free",
+    "memory": "not enough memory free",
+    "draining": "takes nothing new (draining, down or not reached)",
+    "excluded": "not among the devices asked for",
+}
+"""What people call the constraints the engine counts; others go by the engine's own name."""
+
+_FULL = {
+    "gpu_busy": "no such GPU free",
+    "gpu_count": "too few GPUs",
+    "gpu_model": "no GPU of that model",
+    "gpu_topology": "no GPUs free that are so close to each other",
+}
 
 
 def gang_lacks(resources: ResourcesRecord, fit: Mapping[str, Any]) -> str:
@@ -112,3 +132,8 @@ def gang_ending(job: JobRecord) -> list[str]:
     member = attempt["members"][ending["rank"]]
     left = sum(each["ended_at"] is None for each in attempt["members"])
     return [f"rank {ending['rank']} ended as {member['state']}; {left} more are being stopped"]
+
+
+def pairs(texts: Mapping[str, Any]) -> str:
+    """Texts by name, in a line."""
+    return ", ".join(f"{name}={text}" for name, text in texts.items())

@@ -30,13 +30,16 @@ from actorgrid.models import DESCRIPTIVE, JobState
 
 from .binding import binding, resource_use
 from .contention import FitReport, Holder, fits_at, freeing, holders, holders_of_user, may_go
+from .enforcement import ENFORCE_MORE, HOSTS_SHOWN, enforce_less, enforced_note, nowhere_enforced
 from .graphs import GraphProgress, explain_graph
 from .interruptions import away_note, deadline_note, late_notes, lost_note, stopped_for_another, waiting_notes
 from .notice_notes import notice_notes
-from .phrases import gang_ending, gang_hosts, gang_lacks, listed, nearest_has, needs
+from .phrases import CONSTRAINTS, gang_ending, gang_hosts, gang_lacks, listed, nearest_has, needs, pairs
+from .tenant_share import kept_out_by_tenant, share_reasons
 
 STDERR_LINES = 5
 PRIORITY_MAX = 100
+OTHERS = "work of others"
 HOLDERS_SHOWN = 10
 ATTEMPTS_SHOWN = 10
 SIGKILL, SIGSEGV = 9, 11
@@ -54,8 +57,7 @@ class JobContext:
     now; *waiting*: how many jobs wait; *root*: for one that failed with a job it depends on, the job it began with;
     *away*: hosts that are not heard of, and for how many seconds; *unsure*: why all this is only what was last known;
     *start_delay*: of a placed one, what its host says it waits for, and how long it has left to start; *graph*: of a
-    graph of steps, how far it is; *notices*: what it is still to tell, or could not;
-    *enforced*: of one that is placed or runs, who holds it to what it has of GPUs.
+    graph of steps, how far it is; *notices*: what it is still to tell, or could not; *enforced*: who enforces it.
     """
 
     now: float
@@ -109,10 +111,9 @@ def explain_job(job: JobRecord, context: JobContext) -> dict[str, Any]:
     story.notes += notice_notes(context.notices)
     fit = context.fit
     described = {name: job.get(name) for name in DESCRIPTIVE if job.get(name)}
-    story.notes += [f"{name}: {_pairs(value)}" for name, value in described.items() if isinstance(value, dict)]
+    story.notes += [f"{name}: {pairs(value)}" for name, value in described.items() if isinstance(value, dict)]
     if context.enforced:
-        held = ", ".join(f"{name.replace('_', ' ')}: {who}" for name, who in context.enforced.items())
-        story.notes.append(f"what holds it to its share of GPUs: {held}")
+        story.notes.append(enforced_note(context.enforced))
     return {
         "job_id": job["job_id"],
         "name": "",
@@ -148,10 +149,6 @@ def explain_job(job: JobRecord, context: JobContext) -> dict[str, Any]:
     }
 
 
-def _pairs(texts: Mapping[str, Any]) -> str:
-    return ", ".join(f"{name}={text}" for name, text in texts.items())
-
-
 # -- waiting
 
 
@@ -168,7 +165,7 @@ def _queued(job: JobRecord, context: JobContext) -> _Story:
         "openings": list(context.openings),
     }
     story.reasons.append(f"it has been waiting for {duration(now - job['submitted_at'])}")
-    story.notes.extend([*lost_note(job), *waiting_notes(job, now)])
+    story.notes.extend([*share_reasons(fit), *lost_note(job), *waiting_notes(job, now)])
     for unfit in (fit or {}).get("unfit") or ():
         name = _name(unfit["host"], context)
         story.notes.append(f"GPU {unfit['gpu']} of {name} takes nothing new: {unfit['why']}")
@@ -211,6 +208,8 @@ def _kept_out_by_quota(job: JobRecord, fit: FitReport, context: JobContext) -> _
     if short is None:
         if not fit.get("stands_aside"):
             return None
+        if kept_out := kept_out_by_tenant(fit):
+            return _Story(kept_out, steps=["wait for work of that tenant to end; actorgrid tenant show tells more"])
         headline = f"what is left of the quota of user {user} is kept for another of one's jobs, which comes first"
         return _Story(headline, steps=["wait for that one to start"])
     held = holders_of_user(user, context.allocations, context.jobs)
@@ -271,25 +270,12 @@ def _about_to_start(fit: FitReport) -> _Story:
         story = _Story(f"there is room for it now, but it is kept for {listed(kept_for)}{ahead}")
         story.steps = [
             "give it a --timeout that ends before that room is needed: then it may go first",
-            *(f"actorgrid why {one}" for one in kept_for[:1]),
+            *(f"actorgrid why {one}" for one in kept_for[:1] if one != OTHERS),
         ]
         return story
     if ahead:
         return _Story(f"there is room for it now{ahead}", steps=["wait: those ahead are tried first"])
     return _Story("it fits now and is about to be placed", steps=["wait a moment"])
-
-
-CONSTRAINTS = {
-    "gpu_busy": "not enough of its GPUs free",
-    "gpu_count": "fewer GPUs than asked for",
-    "gpu_model": "no GPU of that model",
-    "gpu_memory": "not enough GPU memory free",
-    "cpu": "not enough CPU free",
-    "memory": "not enough memory free",
-    "draining": "takes nothing new (draining, down or not reached)",
-    "excluded": "not among the devices asked for",
-}
-"""What people call the constraints the engine counts; others go by the engine's own name."""
 
 
 def _does_not_fit(job: JobRecord, fit: FitReport, context: JobContext) -> _Story:
@@ -301,6 +287,10 @@ def _does_not_fit(job: JobRecord, fit: FitReport, context: JobContext) -> _Story
         for name, count in sorted(failed.items(), key=lambda item: (-item[1], item[0]))
     ]
     wanted = f"it needs {needs(resources)}"
+    kept_out = enforce_less(resources, context.hosts, lambda host: _name(host, context))
+    if kept_out and len(kept_out) == len(context.hosts):
+        shown = kept_out[:HOSTS_SHOWN]
+        return _Story(nowhere_enforced(resources, kept_out), [], [ENFORCE_MORE], {"constraints": constraints}, shown)
     if "gang" in fit and "hosts" in fit:
         story = _Story(
             f"{gang_lacks(resources, fit)}{_ahead(fit)}",
@@ -321,7 +311,7 @@ def _does_not_fit(job: JobRecord, fit: FitReport, context: JobContext) -> _Story
         because = ", ".join(f"{one['text']} on {one['hosts']}" for one in constraints) or "none has such a device"
         every = "the only host cannot" if total == 1 else f"none of {total} hosts can"
         headline = f"{wanted}; {every} take it as things are ({because})"
-    story = _Story(headline, more={"constraints": constraints}, reasons=reasons)
+    story = _Story(headline, more={"constraints": constraints}, reasons=[*reasons, *kept_out[:HOSTS_SHOWN]])
     _what_binds(story, resources, context)
     _how_to_make_room(story, job, fit, context)
     return story

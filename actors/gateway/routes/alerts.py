@@ -9,6 +9,7 @@ from typing import Any
 
 from pydantic import ValidationError
 
+from actorgrid.access import Right
 from actorgrid.actors.alerts.core import SILENCES_MAX, SilenceRecord
 from actorgrid.actors.alerts.messages import ListAlerts, TestAlert
 from actorgrid.actors.alerts.watch import SILENCES, silence_record
@@ -32,7 +33,7 @@ STATE_S = 5.0
 _SILENCE_ID = re.compile(r"[0-9a-f]{8}")
 
 
-@ROUTES.add("GET", "/api/alerts", AlertsAnswer, "alerts")
+@ROUTES.add("GET", "/api/alerts", AlertsAnswer, "alerts", Right.SEE_FAULTS)
 async def get_alerts(call: RequestContext) -> Any:
     """Alerts that are pending or fire, on all hosts."""
     own = await call.ask("fault_detector", ListAlerts(), ASK_S)
@@ -61,7 +62,14 @@ async def get_alerts(call: RequestContext) -> Any:
 
 
 @ROUTES.add(
-    "POST", "/api/alerts/silences", SilenceView, "alerts", request=SilenceRequest, errors=(QueueFull,), status=201
+    "POST",
+    "/api/alerts/silences",
+    SilenceView,
+    "alerts",
+    Right.SILENCE_ALERTS,
+    request=SilenceRequest,
+    errors=(QueueFull,),
+    status=201,
 )
 async def post_silence(call: RequestContext) -> Any:
     """Have nobody told of some alerts for a while; also where nobody leads the cluster."""
@@ -87,7 +95,9 @@ async def post_silence(call: RequestContext) -> Any:
     return silence
 
 
-@ROUTES.add("DELETE", "/api/alerts/silences/{silence_id}", SilenceRemoved, "alerts", errors=(NotFound,))
+@ROUTES.add(
+    "DELETE", "/api/alerts/silences/{silence_id}", SilenceRemoved, "alerts", Right.SILENCE_ALERTS, errors=(NotFound,)
+)
 async def delete_silence(call: RequestContext) -> Any:
     """End a silence."""
     silence_id = call.part("silence_id")
@@ -99,7 +109,7 @@ async def delete_silence(call: RequestContext) -> Any:
     return {"silence_id": silence_id}
 
 
-@ROUTES.add("POST", "/api/alerts/test", AlertTested, "alerts", errors=(WrongState,))
+@ROUTES.add("POST", "/api/alerts/test", AlertTested, "alerts", Right.SILENCE_ALERTS, errors=(WrongState,))
 async def test_alert(call: RequestContext) -> Any:
     """Send a made-up alert to who is told of alerts, from the host that is asked."""
     return await call.ask("fault_detector", TestAlert(call.caller), ASK_S)

@@ -6,6 +6,7 @@ from typing import Any
 
 from pydantic import Field
 
+from actorgrid.access import Right
 from actorgrid.actors.gateway.server.route import RequestContext, Route, RouteTable
 from actorgrid.actors.work.python_environment_spec import environments_in, limits_of
 from actorgrid.digests import is_digest
@@ -56,7 +57,15 @@ class EnvironmentsAnswer(AnswerBody):
     environments: list[EnvironmentRow]
 
 
-@ROUTES.add("POST", "/api/environments", EnvironmentKept, ENVIRONMENTS, request=EnvironmentRequest, errors=(DiskFull,))
+@ROUTES.add(
+    "POST",
+    "/api/environments",
+    EnvironmentKept,
+    ENVIRONMENTS,
+    Right.SUBMIT_JOBS,
+    request=EnvironmentRequest,
+    errors=(DiskFull,),
+)
 async def post_environment(call: RequestContext) -> Any:
     """Keep what an environment is made of, for jobs that name it. It is built where, and when, one of them runs."""
     request = call.body_as(EnvironmentRequest)
@@ -71,7 +80,7 @@ async def post_environment(call: RequestContext) -> Any:
     return {"digest": spec.digest}
 
 
-@ROUTES.add("GET", "/api/environments", EnvironmentsAnswer, ENVIRONMENTS)
+@ROUTES.add("GET", "/api/environments", EnvironmentsAnswer, ENVIRONMENTS, Right.LIST_ENVIRONMENTS)
 async def get_environments(call: RequestContext) -> Any:
     """The environments that are built, or being built, on this host."""
     kept = environments_in(limits_of(call.app.host.paths, call.app.settings))
@@ -80,7 +89,12 @@ async def get_environments(call: RequestContext) -> Any:
 
 
 @ROUTES.add(
-    "DELETE", "/api/environments/{digest}", EnvironmentKept, ENVIRONMENTS, errors=(NotFound, WrongState, BadRequest)
+    "DELETE",
+    "/api/environments/{digest}",
+    EnvironmentKept,
+    ENVIRONMENTS,
+    Right.REMOVE_ENVIRONMENTS,
+    errors=(NotFound, WrongState, BadRequest),
 )
 async def delete_environment(call: RequestContext) -> Any:
     """Remove an environment of this host that no work uses; who asks for it again has it built again."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from time import time
 from typing import Any
 
+from actorgrid.access import Right
 from actorgrid.actors.cluster.messages import ListFaults, WhyHost
 from actorgrid.actors.gateway.schemas.faults import (
     FaultsAnswer,
@@ -25,7 +26,7 @@ ROUTES = RouteTable(Route)
 LEADER_S = 5.0
 
 
-@ROUTES.add("GET", "/api/hosts/{host_id}/why", HostWhyAnswer, "cluster", errors=(NotFound, NotLeader))
+@ROUTES.add("GET", "/api/hosts/{host_id}/why", HostWhyAnswer, "cluster", Right.SEE_FAULTS, errors=(NotFound, NotLeader))
 async def get_host_why(call: RequestContext) -> Any:
     """Why a host is as it is, and what would be done about it."""
     host_id = call.part("host_id")
@@ -34,7 +35,7 @@ async def get_host_why(call: RequestContext) -> Any:
     return await call.ask("links", AskLeader("why_host", {"host_id": host_id}, LEADER_S), LEADER_S + 1)
 
 
-@ROUTES.add("GET", "/api/faults", FaultsAnswer, "cluster", query=FaultsQuery, errors=(NotLeader,))
+@ROUTES.add("GET", "/api/faults", FaultsAnswer, "cluster", Right.SEE_FAULTS, query=FaultsQuery, errors=(NotLeader,))
 async def get_faults(call: RequestContext) -> Any:
     """What happened to hosts, and was done about them."""
     wanted = call.query_as(FaultsQuery)
@@ -44,7 +45,7 @@ async def get_faults(call: RequestContext) -> Any:
     return await call.ask("links", AskLeader("list_faults", fields, LEADER_S), LEADER_S + 1)
 
 
-@ROUTES.add("GET", "/api/maintenance", MaintenanceListed, "cluster")
+@ROUTES.add("GET", "/api/maintenance", MaintenanceListed, "cluster", Right.SEE_FAULTS)
 async def get_maintenance(call: RequestContext) -> Any:
     """Hosts about which nothing is done now."""
     ledger, now = call.app.ledger, time()
@@ -62,6 +63,7 @@ async def get_maintenance(call: RequestContext) -> Any:
     "/api/hosts/{host_id}/maintenance",
     MaintenanceSet,
     "cluster",
+    Right.MANAGE_HOSTS,
     request=MaintenanceRequest,
     errors=(NotFound, BadRequest),
 )
@@ -72,7 +74,9 @@ async def put_maintenance(call: RequestContext) -> Any:
     return await call.propose(command)
 
 
-@ROUTES.add("DELETE", "/api/hosts/{host_id}/maintenance", MaintenanceSet, "cluster", errors=(NotFound,))
+@ROUTES.add(
+    "DELETE", "/api/hosts/{host_id}/maintenance", MaintenanceSet, "cluster", Right.MANAGE_HOSTS, errors=(NotFound,)
+)
 async def delete_maintenance(call: RequestContext) -> Any:
     """End a host's maintenance; none that is open is no error."""
     return await call.propose(SetMaintenance(call.part("host_id"), None, "", call.caller, at=time()))

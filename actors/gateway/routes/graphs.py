@@ -9,7 +9,9 @@ from typing import Any, cast
 
 from aiohttp import web
 
+from actorgrid.access import Right
 from actorgrid.actors.cluster.explain.graphs import step_states
+from actorgrid.actors.cluster.explain.reach import error_without_output
 from actorgrid.actors.cluster.messages import AcceptGraph, AskGraph
 from actorgrid.actors.gateway.attempt_files import AttemptFiles, files_of
 from actorgrid.actors.gateway.graph_objectives import objectives_of
@@ -23,14 +25,25 @@ from actorgrid.actors.gateway.schemas.graphs import (
     GraphRetried,
     IndexesCancelled,
     IndexesRequest,
+    ItemsAnswer,
+    ItemsRequest,
     ObjectivesAnswer,
     StepsAnswer,
     StepsQuery,
 )
-from actorgrid.actors.gateway.server.rights import check_owner
+from actorgrid.actors.gateway.server.rights import (
+    check_owner,
+    check_taken,
+    readable,
+    reads_output,
+    unknown_job,
+    user_for,
+)
 from actorgrid.actors.gateway.server.route import RequestContext, Route, RouteTable
 from actorgrid.actors.gateway.server.stream import send_bytes
+from actorgrid.actors.gateway.step_items import items_of
 from actorgrid.actors.jobs.graph_spec import GraphSpec, write_spec
+from actorgrid.actors.ledger.answers import SubmittedJob
 from actorgrid.actors.ledger.commands import CancelSteps, RetryGraph, RetrySteps
 from actorgrid.actors.ledger.exec_limits import check_exec
 from actorgrid.actors.ledger.graph_records import StepRecord
@@ -92,7 +105,13 @@ _REFUSALS = (
 
 
 @ROUTES.add(
-    "POST", "/api/graph-files", GraphFileAnswer, "graphs", request=GraphFileRequest, errors=(DiskFull, BodyTooLarge)
+    "POST",
+    "/api/graph-files",
+    GraphFileAnswer,
+    "graphs",
+    Right.SUBMIT_JOBS,
+    request=GraphFileRequest,
+    errors=(DiskFull, BodyTooLarge),
 )
 async def post_graph_file(call: RequestContext) -> Any:
     """Keep a file with what a graph's steps run, for a graph that will name it. It is not looked into here."""
@@ -102,12 +121,20 @@ async def post_graph_file(call: RequestContext) -> Any:
     return {"digest": request.digest, "here": here}
 
 
-@ROUTES.add("POST", "/api/graphs", GraphAccepted, "graphs", request=GraphRequest, errors=_REFUSALS, status=201)
+@ROUTES.add(
+    "POST",
+    "/api/graphs",
+    GraphAccepted,
+    "graphs",
+    Right.SUBMIT_JOBS,
+    request=GraphRequest,
+    errors=_REFUSALS,
+    status=201,
+)
 async def post_graph(call: RequestContext) -> Any:
     """Accept a graph of steps: committed, as a whole, when this answers."""
     request = call.body_as(GraphRequest)
-    if call.only is not None:
-        request = request.model_copy(update={"user_id": call.only})
+    request = request.model_copy(update={"user_id": user_for(call, request.user_id)})
     request = _with_host_ids(call, request)
     _check(request)
     find_allocator(request.strategy)
@@ -160,18 +187,23 @@ async def post_graph(call: RequestContext) -> Any:
         **({"notify": request.notify} if request.notify else {}),
         **({"notify_on": request.notify_on} if request.notify_on else {}),
     }
-    accept = AcceptGraph(graph, _demands(request), request.keeps_results, request.grows, request.asks_commands)
-    return await call.ask("cluster_manager", accept, COMMIT_TIMEOUT_S)
+    accept = AcceptGraph(
+        graph, _demands(request), request.keeps_results, request.grows, request.asks_commands, request.spec_version
+    )
+    accepted: SubmittedJob = await call.ask("cluster_manager", accept, COMMIT_TIMEOUT_S)
+    if accepted["duplicate"]:
+        await check_taken(call, accepted["job_id"])
+    return accepted
 
 
-@ROUTES.add("GET", "/api/graphs/{graph_id}", GraphAnswer, "graphs", errors=(UnknownJob,))
+@ROUTES.add("GET", "/api/graphs/{graph_id}", GraphAnswer, "graphs", Right.LIST_JOBS, errors=(UnknownJob,))
 async def get_graph(call: RequestContext) -> Any:
     """One graph."""
     found = await _graph(call)
     job, states = found["job"], found["states"]
     facts = job["graph"]
     return {
-        "job": {**job, **notices_shown(job, call.app.ledger.notices)},
+        "job": {**readable(call, job), **notices_shown(job, call.app.ledger.notices)},
         "strategy": facts["strategy"],
         "on_failure": facts["on_failure"],
         "total": facts["steps"],
@@ -183,7 +215,13 @@ async def get_graph(call: RequestContext) -> Any:
 
 
 @ROUTES.add(
-    "GET", "/api/graphs/{graph_id}/steps", StepsAnswer, "graphs", query=StepsQuery, errors=(UnknownJob, ResultGone)
+    "GET",
+    "/api/graphs/{graph_id}/steps",
+    StepsAnswer,
+    "graphs",
+    Right.LIST_JOBS,
+    query=StepsQuery,
+    errors=(UnknownJob, ResultGone),
 )
 async def get_steps(call: RequestContext) -> Any:
     """Steps of a graph, by number."""
@@ -199,6 +237,8 @@ async def get_steps(call: RequestContext) -> Any:
         for number in range(query.first, last)
         if spec.step(number).kind.runs
     ]
+    if not reads_output(call, str(job["user_id"])):
+        steps = [{**each, "error": error_without_output(each.get("error"))} for each in steps]
     return {
         "steps": [each for each in steps if not wanted or each["state"] in wanted],
         "total": total,
@@ -206,7 +246,14 @@ async def get_steps(call: RequestContext) -> Any:
     }
 
 
-@ROUTES.add("GET", "/api/graphs/{graph_id}/objectives", ObjectivesAnswer, "graphs", errors=(UnknownJob, ResultGone))
+@ROUTES.add(
+    "GET",
+    "/api/graphs/{graph_id}/objectives",
+    ObjectivesAnswer,
+    "graphs",
+    Right.LIST_JOBS,
+    errors=(UnknownJob, ResultGone),
+)
 async def get_objectives(call: RequestContext) -> Any:
     """Throughput, traffic between hosts, fragmentation and cost of a graph: as measured, and as planned."""
     job = (await _graph(call))["job"]
@@ -224,6 +271,7 @@ async def get_objectives(call: RequestContext) -> Any:
     "/api/graphs/{graph_id}/steps/{step}/result",
     "application/octet-stream",
     "graphs",
+    Right.READ_OUTPUT,
     errors=(UnknownJob, NotFound, WrongState, ResultGone, StepFailed),
 )
 async def get_step_result(call: RequestContext) -> Any:
@@ -261,7 +309,32 @@ async def get_step_result(call: RequestContext) -> Any:
     return await send_bytes(call.http, _part(files, record["offset"], record["size"]), size)
 
 
-@ROUTES.add("POST", "/api/graphs/{graph_id}/retry", GraphRetried, "graphs", errors=(UnknownJob, WrongState, QueueFull))
+@ROUTES.add(
+    "POST",
+    "/api/graphs/{graph_id}/steps/{step}/items",
+    ItemsAnswer,
+    "graphs",
+    Right.READ_OUTPUT,
+    request=ItemsRequest,
+    errors=(UnknownJob, NotFound, ResultGone),
+)
+async def post_items(call: RequestContext) -> Any:
+    """The items of a step that streams from a position on, while it runs and after that; and take note how many were
+    taken."""
+    job = (await _graph(call))["job"]
+    number = _number(await call.app.graph_files.spec(call, job["graph"]), call.part("step"))
+    record = (await _records(call, job, number, 1)).get(number, NEW_STEP)
+    return await items_of(call, record, call.body_as(ItemsRequest))
+
+
+@ROUTES.add(
+    "POST",
+    "/api/graphs/{graph_id}/retry",
+    GraphRetried,
+    "graphs",
+    Right.STEER_JOBS,
+    errors=(UnknownJob, WrongState, QueueFull),
+)
 async def post_retry(call: RequestContext) -> Any:
     """Begin a graph again that has failed or was cancelled; steps that have succeeded stay as they are."""
     await _graph(call)
@@ -273,8 +346,10 @@ async def post_retry(call: RequestContext) -> Any:
     "/api/graphs/{graph_id}/indexes/cancel",
     IndexesCancelled,
     "graphs",
+    Right.STEER_JOBS,
     request=IndexesRequest,
     errors=(UnknownJob, WrongState, NotFound),
+    unlimited=True,
 )
 async def cancel_indexes(call: RequestContext) -> Any:
     """Cancel some indexes of an array: they end as failed, and the others go on."""
@@ -286,6 +361,7 @@ async def cancel_indexes(call: RequestContext) -> Any:
     "/api/graphs/{graph_id}/indexes/retry",
     GraphRetried,
     "graphs",
+    Right.STEER_JOBS,
     request=IndexesRequest,
     errors=(UnknownJob, WrongState, NotFound, QueueFull),
 )
@@ -319,7 +395,7 @@ async def _indexes(call: RequestContext) -> list[int]:
 
 async def _graph(call: RequestContext) -> dict[str, Any]:
     found: dict[str, Any] = await call.ask("cluster_manager", AskGraph(call.part("graph_id"), call.seen), ANSWER_S)
-    check_owner(call, str(found["job"]["user_id"]), "graph", found["job"]["job_id"])
+    check_owner(call, str(found["job"]["user_id"]), unknown_job(found["job"]["job_id"]))
     return found
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from time import time
 from typing import Any
 
+from actorgrid.access import Right
 from actorgrid.actors.gateway.schemas.answers import DrainAnswer, DrainRequest, RestartAnswer
 from actorgrid.actors.gateway.server.route import RequestContext, Route, RouteTable
 from actorgrid.actors.host.messages import RestartHost
@@ -18,7 +19,12 @@ RESTART_S = 10.0
 
 
 @ROUTES.add(
-    "POST", "/api/hosts/{host_id}/restart", RestartAnswer, "cluster", errors=(NotFound, WrongState, HostUnreachable)
+    "POST",
+    "/api/hosts/{host_id}/restart",
+    RestartAnswer,
+    "cluster",
+    Right.MANAGE_HOSTS,
+    errors=(NotFound, WrongState, HostUnreachable),
 )
 async def post_restart(call: RequestContext) -> Any:
     """Start a host's agent anew; work that runs there goes on.
@@ -39,7 +45,15 @@ async def post_restart(call: RequestContext) -> Any:
     return await call.ask("links", AskHost(host_id, "restart", {"by": call.caller}, RESTART_S), RESTART_S)
 
 
-@ROUTES.add("POST", "/api/hosts/{host_id}/drain", DrainAnswer, "cluster", request=DrainRequest, errors=(NotFound,))
+@ROUTES.add(
+    "POST",
+    "/api/hosts/{host_id}/drain",
+    DrainAnswer,
+    "cluster",
+    Right.MANAGE_HOSTS,
+    request=DrainRequest,
+    errors=(NotFound,),
+)
 async def post_drain(call: RequestContext) -> Any:
     """Give a host nothing new, or again; what runs there goes on."""
     wanted = call.body_as(DrainRequest)

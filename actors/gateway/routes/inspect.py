@@ -12,6 +12,7 @@ import logging
 from time import monotonic, time
 from typing import Any
 
+from actorgrid.access import Right
 from actorgrid.actors.cluster.fault_detector import EXPECTED
 from actorgrid.actors.gateway.schemas.answers import (
     InspectAnswer,
@@ -34,7 +35,7 @@ ROUTES = RouteTable(Route)
 log = logging.getLogger("actorgrid.gateway")
 
 
-@ROUTES.add("GET", "/api/inspect", InspectAnswer, "inspect")
+@ROUTES.add("GET", "/api/inspect", InspectAnswer, "inspect", Right.SEE_SERVERS)
 async def get_inspect(call: RequestContext) -> Any:
     """The supervision tree, and how each process is.
 
@@ -90,7 +91,7 @@ async def _attempts(call: RequestContext, manager: TreeChild | None) -> list[dic
     return found
 
 
-@ROUTES.add("GET", "/api/inspect/{name}", Inspected, "inspect", errors=(NotFound,))
+@ROUTES.add("GET", "/api/inspect/{name}", Inspected, "inspect", Right.HOLD_SERVERS, errors=(NotFound,))
 async def get_inspect_server(call: RequestContext) -> Any:
     """One server: its supervisor's word, its own, and its state."""
     node = await find(call.app.bridge, call.part("name"))
@@ -108,7 +109,7 @@ async def get_inspect_server(call: RequestContext) -> Any:
     return {**node.alone(), "attributes": attributes}
 
 
-@ROUTES.add("GET", "/api/inspect/{name}/trace", TraceAnswer, "inspect", errors=(NotFound,))
+@ROUTES.add("GET", "/api/inspect/{name}/trace", TraceAnswer, "inspect", Right.HOLD_SERVERS, errors=(NotFound,))
 async def get_inspect_trace(call: RequestContext) -> Any:
     """The last messages of a traced server.
 
@@ -126,7 +127,15 @@ async def get_inspect_trace(call: RequestContext) -> Any:
     }
 
 
-@ROUTES.add("POST", "/api/inspect/{name}/trace", TraceSet, "inspect", request=TraceRequest, errors=(NotFound,))
+@ROUTES.add(
+    "POST",
+    "/api/inspect/{name}/trace",
+    TraceSet,
+    "inspect",
+    Right.HOLD_SERVERS,
+    request=TraceRequest,
+    errors=(NotFound,),
+)
 async def post_inspect_trace(call: RequestContext) -> Any:
     """Keep the last messages of a server; 0 ends it."""
     order = SetTrace(call.body_as(TraceRequest).events)
@@ -137,7 +146,13 @@ async def post_inspect_trace(call: RequestContext) -> Any:
 
 
 @ROUTES.add(
-    "POST", "/api/inspect/{name}/suspend", Suspended, "inspect", request=SuspendRequest, errors=(NotFound, NotSupported)
+    "POST",
+    "/api/inspect/{name}/suspend",
+    Suspended,
+    "inspect",
+    Right.HOLD_SERVERS,
+    request=SuspendRequest,
+    errors=(NotFound, NotSupported),
 )
 async def post_suspend(call: RequestContext) -> Any:
     """Have a server handle nothing for a while."""
@@ -150,7 +165,7 @@ async def post_suspend(call: RequestContext) -> Any:
     return {"name": node.name, "state": "suspended", "until": time() + order.for_s}
 
 
-@ROUTES.add("POST", "/api/inspect/{name}/resume", Suspended, "inspect", errors=(NotFound,))
+@ROUTES.add("POST", "/api/inspect/{name}/resume", Suspended, "inspect", Right.HOLD_SERVERS, errors=(NotFound,))
 async def post_resume(call: RequestContext) -> Any:
     """Have a suspended server go on.
 

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from typing import Any, cast
 
+from actorgrid.access import Right
 from actorgrid.actors.cluster.messages import GetJob
 from actorgrid.actors.gateway.schemas.jobs import ChannelAnswer, ChannelQuery
-from actorgrid.actors.gateway.server.rights import check_owner
+from actorgrid.actors.gateway.server.rights import check_owner, unknown_job
 from actorgrid.actors.gateway.server.route import RequestContext, Route, RouteTable
 from actorgrid.actors.ledger.record_types import AttemptRecord, JobRecord
 from actorgrid.actors.links.messages import AskHost
@@ -30,13 +31,14 @@ FIND_S = 5.0
     "/api/jobs/{job_id}/channel",
     ChannelAnswer,
     "jobs",
+    Right.READ_OUTPUT,
     query=ChannelQuery,
     errors=(UnknownJob, JobNotRunning, NotFound, NotSupported, HostUnreachable),
 )
 async def find_channel(call: RequestContext) -> Any:
     """Where a running job is come to."""
     job: JobRecord = await call.ask("cluster_manager", GetJob(call.part("job_id"), seen=call.seen), 10.0)
-    check_owner(call, str(job["user_id"]), "job", job["job_id"])
+    check_owner(call, str(job["user_id"]), unknown_job(job["job_id"]))
     attempt, rank = _running(job), call.query_as(ChannelQuery).rank
     members = attempt.get("members")
     if rank >= len(members or (attempt,)):

@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncGenerator
-from contextlib import suppress
+from contextlib import aclosing, suppress
+from dataclasses import dataclass
 from typing import Any, cast
 
 from aiohttp import web
 from pydantic import Field
 
+from actorgrid.access import Right
 from actorgrid.actors.cluster.messages import GetJob
 from actorgrid.actors.gateway.attempt_files import OUTPUT_BYTES, AttemptFiles, files_of
 from actorgrid.actors.gateway.output_choice import chooses_start, read_matching, start_of
 from actorgrid.actors.gateway.schemas.answers import LogsQuery
-from actorgrid.actors.gateway.server.rights import check_owner
+from actorgrid.actors.gateway.server.rights import check_owner, unknown_job
 from actorgrid.actors.gateway.server.route import RequestContext, Route, RouteTable
 from actorgrid.actors.gateway.server.stream import gone, send_bytes
 from actorgrid.actors.ledger.record_types import AttemptRecord, JobRecord
@@ -50,9 +52,19 @@ NOT_THERE = (HostUnreachable, CallTimeout, PeerGone, ActorError)
 """What says that an attempt's host, or the way to it, is not there now."""
 
 
-async def _job(call: RequestContext) -> JobRecord:
+@dataclass(frozen=True, slots=True)
+class OutputPart:
+    """Some of an attempt's output. *end*: the offset in it behind *data*."""
+
+    attempt: int
+    end: int
+    data: bytes
+
+
+async def find_job(call: RequestContext) -> JobRecord:
+    """The job that the path names. Raises UnknownJob."""
     record: JobRecord = await call.ask("cluster_manager", GetJob(call.part("job_id"), seen=call.seen), 10.0)
-    check_owner(call, str(record["user_id"]), "job", record["job_id"])
+    check_owner(call, str(record["user_id"]), unknown_job(record["job_id"]))
     return record
 
 
@@ -83,6 +95,7 @@ def _pick(job: JobRecord, number: int | None, rank: int = 0) -> AttemptRecord | 
     "/api/jobs/{job_id}/logs",
     "application/octet-stream",
     "jobs",
+    Right.READ_OUTPUT,
     query=LogsQuery,
     errors=(UnknownJob, NotFound, ResultGone, NotARegularFile),
 )
@@ -100,7 +113,7 @@ async def get_logs(call: RequestContext) -> Any:
         )
     if query.grep:
         matcher(query.grep)
-    job = await _job(call)
+    job = await find_job(call)
     attempt = _pick(job, query.attempt, query.rank)
     if attempt is None and query.attempt is not None and not query.follow:
         raise NotFound(
@@ -114,22 +127,16 @@ async def get_logs(call: RequestContext) -> Any:
         headers["X-Attempt"] = str(attempt["number"])
         # A placed attempt may not have its folder yet; an ended one without it is past keeping.
         if attempt.get("ended_at") is not None and not await _exists(call, attempt, query):
-            raise ResultGone(
-                f"the output of {attempt['attempt_id']} is not kept any more",
-                hint="work.keep_finished_jobs says how many are; write to files what must stay",
-            )
+            raise _not_kept(attempt)
     if query.follow:
-        if call.app.followers >= MAX_FOLLOWERS:
-            raise Overloaded(
-                "the host serves its maximum of followed outputs", found=f"{MAX_FOLLOWERS}", hint="close some"
-            )
+        check_followers(call)
         if attempt is not None:
             # What is no file is a named error before the answer begins; a host that is away may come back.
             with suppress(*(() if chooses_start(query) else NOT_THERE)):
                 await files_of(call, attempt).output(query.stream, 0, 0, follow=False)
                 query = await _begun(call, query, attempt)
         headers["X-Offset"] = str(query.offset)
-        pieces = _follow(call, query, job)
+        pieces = _data_of(_follow(call, query, job))
     elif attempt is None:
         pieces = _nothing()
     else:
@@ -143,6 +150,41 @@ async def get_logs(call: RequestContext) -> Any:
         else:
             pieces = _read(files, query.stream, query.offset, first)
     return await send_bytes(call.http, pieces, headers)
+
+
+def check_followers(call: RequestContext) -> None:
+    """Raises Overloaded where one more may not follow an output."""
+    if call.app.followers >= MAX_FOLLOWERS:
+        raise Overloaded("the host serves its maximum of followed outputs", found=f"{MAX_FOLLOWERS}", hint="close some")
+
+
+async def followed(call: RequestContext, query: LogsQuery, first: int | None) -> AsyncGenerator[OutputPart]:
+    """The output that *query* asks for as it grows, from attempt *first* on, until nothing more can come.
+
+    Raises what ``get_logs`` does.
+    """
+    check_followers(call)
+    job = await find_job(call)
+    attempt = _pick(job, first, query.rank)
+    if attempt is not None:
+        if attempt.get("ended_at") is not None and not await _exists(call, attempt, query):
+            raise _not_kept(attempt)
+        with suppress(*NOT_THERE):
+            await files_of(call, attempt).output(query.stream, 0, 0, follow=False)
+    return _follow(call, query, job, first)
+
+
+def _not_kept(attempt: AttemptRecord) -> ResultGone:
+    return ResultGone(
+        f"the output of {attempt['attempt_id']} is not kept any more",
+        hint="work.keep_finished_jobs says how many are; write to files what must stay",
+    )
+
+
+async def _data_of(parts: AsyncGenerator[OutputPart]) -> AsyncGenerator[bytes]:
+    async with aclosing(parts):
+        async for part in parts:
+            yield part.data
 
 
 async def _begun(call: RequestContext, query: LogsQuery, attempt: AttemptRecord) -> LogsQuery:
@@ -181,10 +223,12 @@ async def _read(files: AttemptFiles, stream: str, offset: int, piece: Piece) -> 
         piece, _ = await files.output(stream, offset, min(OUTPUT_BYTES, end - offset), follow=False)
 
 
-async def _follow(call: RequestContext, query: LogsQuery, job: JobRecord) -> AsyncGenerator[bytes]:
-    """Follow the output of one attempt, or of each in turn, until nothing more can come."""
+async def _follow(
+    call: RequestContext, query: LogsQuery, job: JobRecord, first: int | None = None
+) -> AsyncGenerator[OutputPart]:
+    """Follow the output of one attempt, or of each in turn from *first* on, until nothing more can come."""
     loop = asyncio.get_running_loop()
-    number = query.attempt or max(1, len(job["attempts"]))
+    number = first or query.attempt or max(1, len(job["attempts"]))
     offset = query.offset
     asked_s = loop.time()
     call.app.followers += 1
@@ -197,7 +241,7 @@ async def _follow(call: RequestContext, query: LogsQuery, job: JobRecord) -> Asy
                 if end > offset:
                     offset = end
                     if data:
-                        yield data
+                        yield OutputPart(number, end, data)
                     continue
                 # What was known to have ended before this empty read has given all it had.
                 if attempt is None or attempt.get("ended_at") is not None or final:
@@ -242,7 +286,7 @@ async def _more(
 async def _refreshed(call: RequestContext, job: JobRecord) -> JobRecord:
     """The job's present record; the former one while the servers that know are being restarted."""
     try:
-        return await _job(call)
+        return await find_job(call)
     except ActorError:
         return job
 
@@ -284,7 +328,7 @@ class OutputsAnswer(AnswerBody):
 
 async def _outputs_of(call: RequestContext, query: OutputsQuery) -> tuple[JobRecord, AttemptRecord]:
     """The job and the attempt whose outputs are meant. Raises NotFound, WrongState."""
-    job = await _job(call)
+    job = await find_job(call)
     attempt = _pick(job, query.attempt, query.rank)
     if not job.get("outputs"):
         raise NotFound(
@@ -307,6 +351,7 @@ async def _outputs_of(call: RequestContext, query: OutputsQuery) -> tuple[JobRec
     "/api/jobs/{job_id}/files",
     OutputsAnswer,
     "jobs",
+    Right.READ_OUTPUT,
     query=OutputsQuery,
     errors=(UnknownJob, NotFound, WrongState, ResultGone),
 )
@@ -332,6 +377,7 @@ async def get_outputs(call: RequestContext) -> Any:
     "/api/jobs/{job_id}/file",
     "application/octet-stream",
     "jobs",
+    Right.READ_OUTPUT,
     query=OutputQuery,
     errors=(UnknownJob, NotFound, WrongState, ResultGone),
 )
@@ -380,6 +426,7 @@ def _outputs_gone(job: JobRecord) -> ResultGone:
     "/api/jobs/{job_id}/result",
     "application/octet-stream",
     "jobs",
+    Right.READ_OUTPUT,
     errors=(UnknownJob, WrongState, ResultGone, NotARegularFile, TaskFailed, TaskCancelled),
 )
 async def get_result(call: RequestContext) -> Any:
@@ -387,7 +434,7 @@ async def get_result(call: RequestContext) -> Any:
 
     As the worker wrote it; it is never unpickled here.
     """
-    job = await _job(call)
+    job = await find_job(call)
     state = JobState(job["state"])
     if not state.final:
         raise WrongState(

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
+from actorgrid.access import Right
 from actorgrid.actors.cluster.messages import FindResults, ResultPlace
 from actorgrid.actors.gateway.schemas.jobs import ResultsAnswer, ResultsRequest
-from actorgrid.actors.gateway.server.rights import check_owner
+from actorgrid.actors.gateway.server.rights import check_owner, unknown_job
 from actorgrid.actors.gateway.server.route import RequestContext, Route, RouteTable
 from actorgrid.actors.links.pieces import read_result_piece
 from actorgrid.actors.work.attempt_dir import AttemptDir
@@ -18,7 +19,7 @@ RESULT_BYTES_MAX = 32 * 1024
 """A larger one is asked for by itself: 64 of them are 2 MiB."""
 
 
-@ROUTES.add("POST", "/api/jobs/results", ResultsAnswer, "jobs", request=ResultsRequest)
+@ROUTES.add("POST", "/api/jobs/results", ResultsAnswer, "jobs", Right.READ_OUTPUT, request=ResultsRequest)
 async def post_results(call: RequestContext) -> Any:
     """The result files of up to 64 function jobs, as far as they are small and on this host; ask for others one by one.
 
@@ -27,7 +28,7 @@ async def post_results(call: RequestContext) -> Any:
     names = tuple(dict.fromkeys(call.body_as(ResultsRequest).job_ids))
     places: dict[str, ResultPlace] = await call.ask("cluster_manager", FindResults(names, seen=call.seen), ANSWER_S)
     for name, place in places.items():
-        check_owner(call, place.user_id, "job", name)
+        check_owner(call, place.user_id, unknown_job(name))
     folder, here = call.app.host.paths.attempts_dir, call.app.host.host_id
     wanted = {name: AttemptDir(folder, place.attempt_id) for name, place in places.items() if place.host == here}
 

@@ -6,9 +6,10 @@ import asyncio
 from contextlib import ExitStack
 from typing import Any
 
+from actorgrid.access import Right
 from actorgrid.actors.cluster.messages import GetJob
 from actorgrid.actors.gateway.schemas.jobs import JobsWaited, JobsWaitRequest
-from actorgrid.actors.gateway.server.rights import check_owner
+from actorgrid.actors.gateway.server.rights import check_owner, unknown_job
 from actorgrid.actors.gateway.server.route import RequestContext, Route, RouteTable
 from actorgrid.errors import UnknownJob
 from actorgrid.models import JobState
@@ -19,7 +20,9 @@ RECHECK_S = 2.0
 """How often states are asked for even where nothing was told of a change."""
 
 
-@ROUTES.add("POST", "/api/jobs/wait", JobsWaited, "jobs", request=JobsWaitRequest, errors=(UnknownJob,))
+@ROUTES.add(
+    "POST", "/api/jobs/wait", JobsWaited, "jobs", Right.LIST_JOBS, request=JobsWaitRequest, errors=(UnknownJob,)
+)
 async def post_wait(call: RequestContext) -> Any:
     """Wait for up to 1,000 jobs: until all have ended, or with any one of them, or wait_s are over."""
     wanted = call.body_as(JobsWaitRequest)
@@ -32,7 +35,7 @@ async def post_wait(call: RequestContext) -> Any:
         while True:
             for job_id in open_ones:
                 job = await call.ask("cluster_manager", GetJob(job_id, seen=call.seen), ANSWER_S)
-                check_owner(call, str(job["user_id"]), "job", job_id)
+                check_owner(call, str(job["user_id"]), unknown_job(job_id))
                 states[job_id] = str(job["state"])
             open_ones = [name for name in watches if not JobState(states[name]).final]
             done = not open_ones or (wanted.any and len(open_ones) < len(watches))

@@ -7,7 +7,8 @@ from dataclasses import replace
 from time import time
 from typing import Any
 
-from actorgrid.actors.cluster.messages import AcceptJobs, GetJob, ListJobs, RequestCancel, Why
+from actorgrid.access import Right
+from actorgrid.actors.cluster.messages import AcceptJobs, ChangeDemand, GetJob, ListJobs, RequestCancel, Why
 from actorgrid.actors.gateway.job_notices import check_targets, notices_shown, with_defaults
 from actorgrid.actors.gateway.job_requests import job_checks, job_record
 from actorgrid.actors.gateway.job_tracing import in_traces, tell
@@ -21,8 +22,18 @@ from actorgrid.actors.gateway.schemas.answers import (
     WhyAnswer,
 )
 from actorgrid.actors.gateway.schemas.jobs import CancelRequest, EditRequest, JobEdited, JobRetried, JobsCancelled
+from actorgrid.actors.gateway.secret_wishes import check_wishes
 from actorgrid.actors.gateway.server.last_known import ON_A_HOST, cluster_known, last_known, marked
-from actorgrid.actors.gateway.server.rights import check_job, check_jobs, check_owner
+from actorgrid.actors.gateway.server.rights import (
+    check_dependencies,
+    check_job,
+    check_owner,
+    check_taken,
+    readable,
+    reads_output,
+    unknown_job,
+    user_for,
+)
 from actorgrid.actors.gateway.server.route import RequestContext, Route, RouteTable
 from actorgrid.actors.ledger.answers import SubmittedJob
 from actorgrid.actors.ledger.commands import EditJob, RetryJob
@@ -30,6 +41,7 @@ from actorgrid.actors.ledger.query_answers import JobsPage
 from actorgrid.actors.ledger.record_checks import JOB_FILES
 from actorgrid.actors.ledger.record_types import JobRecord
 from actorgrid.actors.links.messages import FetchBlobs, SpreadBlobs
+from actorgrid.demand import DemandEdit
 from actorgrid.errors import (
     AdmissionRefused,
     BadRequest,
@@ -67,6 +79,8 @@ ADMISSION = (
     UnknownJob,
     QueueFull,
     DiskFull,
+    NotFound,
+    WrongState,
     UnknownTarget,
     TargetNotAllowed,
 )
@@ -82,7 +96,7 @@ ANSWER_S = 10.0
 SPREAD_S = 45.0
 
 
-@ROUTES.add("POST", "/api/jobs", Accepted, "jobs", request=TaskRequest, errors=ADMISSION, status=201)
+@ROUTES.add("POST", "/api/jobs", Accepted, "jobs", Right.SUBMIT_JOBS, request=TaskRequest, errors=ADMISSION, status=201)
 async def post_job(call: RequestContext) -> Any:
     """Accept a job: committed when this answers."""
     request = call.body_as(TaskRequest)
@@ -90,10 +104,20 @@ async def post_job(call: RequestContext) -> Any:
     return (await _accept(call, [request]))[0]
 
 
-@ROUTES.add("POST", "/api/jobs/batch", BatchAccepted, "jobs", request=BatchRequest, errors=ADMISSION, status=201)
+@ROUTES.add(
+    "POST",
+    "/api/jobs/batch",
+    BatchAccepted,
+    "jobs",
+    Right.SUBMIT_JOBS,
+    request=BatchRequest,
+    errors=ADMISSION,
+    status=201,
+)
 async def post_jobs(call: RequestContext) -> Any:
     """Accept up to 1000 jobs, all or none."""
     requests = call.body_as(BatchRequest).jobs
+    call.app.charge(call.who, len(requests) - 1)  # one is counted already
     seen: set[str] = set()
     for position, request in enumerate(requests):
         job_checks(request, f"jobs.{position}.")
@@ -111,23 +135,30 @@ async def _accept(call: RequestContext, requests: list[TaskRequest]) -> list[Sub
     began = time()
     if spans is not None or header is not None or any(each.traceparent for each in requests):
         requests, parents = in_traces(requests, header, spans, call.app.ledger.members)
-    jobs = await recorded(call, requests)
+    jobs = await recorded(call, requests, frozenset(request.task_id for request in requests))
     asked = time()
     accepted: list[SubmittedJob] = await call.ask("cluster_manager", AcceptJobs(jobs), COMMIT_TIMEOUT_S)
+    for answer in accepted:
+        if answer["duplicate"]:
+            await check_taken(call, answer["job_id"])
     if spans is not None:
         tell(spans, jobs, parents, began, asked, time())
     return accepted
 
 
-async def recorded(call: RequestContext, requests: list[TaskRequest]) -> tuple[JobRecord, ...]:
+async def recorded(
+    call: RequestContext, requests: list[TaskRequest], together: frozenset[str] = frozenset()
+) -> tuple[JobRecord, ...]:
     """The jobs that are asked for as the ledger keeps them, with their files kept and spread. Raises BadRequest,
-    DiskFull."""
-    if call.only is not None:
-        # Work submits for whom it was submitted for, whoever its process says that it is.
-        requests = [request.model_copy(update={"user_id": call.only}) for request in requests]
-        together = {request.task_id for request in requests}
-        await check_jobs(call, (name for request in requests for name in request.depends_on if name not in together))
+    DiskFull, UnknownJob.
+
+    *together*: the ids of jobs that are accepted with them; they may depend on these before they are there.
+    """
+    # Whose it is, the token says; what the body says counts from an administrator of all tenants alone.
+    requests = [request.model_copy(update={"user_id": user_for(call, request.user_id)}) for request in requests]
+    await check_dependencies(call, (name for request in requests for name in request.depends_on), together)
     settings = call.app.settings
+    await check_wishes(call, requests)
     requests = [
         request.model_copy(update=with_defaults(call.app, request.notify, request.notify_on)) for request in requests
     ]
@@ -178,12 +209,14 @@ async def recorded(call: RequestContext, requests: list[TaskRequest]) -> tuple[J
     )
 
 
-@ROUTES.add("GET", "/api/jobs", JobsAnswer, "jobs", query=JobsQuery)
+@ROUTES.add("GET", "/api/jobs", JobsAnswer, "jobs", Right.LIST_JOBS, query=JobsQuery)
 async def get_jobs(call: RequestContext) -> Any:
     """Jobs, newest first."""
     query = call.query_as(JobsQuery)
     if query.cursor is not None and query.before is not None:
         raise BadRequest("both cursor and before", asked=query.cursor, hint="one of them: a page goes on, or a time")
+    if query.cursor is not None:
+        await check_job(call, query.cursor)
     states = tuple(part.strip() for part in query.state.split(",") if part.strip())
     words = [state.value for state in JobState]
     for state in states:
@@ -197,17 +230,18 @@ async def get_jobs(call: RequestContext) -> Any:
         query.limit,
         query.cursor or query.before,
         query.prefix,
-        call.only or query.user,
+        query.user if call.scope.user is None else call.scope.user,
+        tenant=call.scope.tenant or "",
         since_at=None if query.since_s is None else time() - query.since_s,
         name=query.name,
         labels=_labels(query.label),
         host=query.host,
     )
     answer = await call.ask("cluster_manager", wanted, ANSWER_S)
-    ledger, watch = call.app.ledger, call.app.settings.get("gpus.memory_watch")
+    ledger = call.app.ledger
     return {
         **answer,
-        "jobs": marked(answer["jobs"], known, ledger.hosts, ledger.notices, watch),
+        "jobs": marked([readable(call, job) for job in answer["jobs"]], known, ledger.hosts, ledger.notices),
         "last_known": last_known(known),
     }
 
@@ -220,12 +254,14 @@ def _labels(text: str) -> dict[str, str]:
         raise BadRequest(str(error), asked=text[:200], hint="label=team=vision,stage=train") from None
 
 
-@ROUTES.add("POST", "/api/jobs/cancel", JobsCancelled, "jobs", request=CancelRequest)
+@ROUTES.add("POST", "/api/jobs/cancel", JobsCancelled, "jobs", Right.STEER_JOBS, request=CancelRequest, unlimited=True)
 async def cancel_jobs(call: RequestContext) -> Any:
     """Cancel jobs with a label that wait or run, up to 1,000 at once; asked again while there are more."""
     wanted = call.body_as(CancelRequest)
     live = tuple(state.value for state in JobState if not state.final)
-    asked = ListJobs(live, CANCELLED_MAX, user=call.only or "", labels=wanted.labels)
+    asked = ListJobs(
+        live, CANCELLED_MAX, user=call.scope.user or "", tenant=call.scope.tenant or "", labels=wanted.labels
+    )
     jobs: list[JobRecord] = []
     for _ in range(PAGES_MAX):
         page: JobsPage = await call.ask("cluster_manager", asked, ANSWER_S)
@@ -245,18 +281,17 @@ async def cancel_jobs(call: RequestContext) -> Any:
     return {"jobs": cancelled, "more": more}
 
 
-@ROUTES.add("GET", "/api/jobs/{job_id}", Job, "jobs", query=WaitQuery, errors=(UnknownJob,))
+@ROUTES.add("GET", "/api/jobs/{job_id}", Job, "jobs", Right.LIST_JOBS, query=WaitQuery, errors=(UnknownJob,))
 async def get_job(call: RequestContext) -> Any:
     """One job; wait_s waits for its end."""
     wait_s = call.query_as(WaitQuery).wait_s
     await check_job(call, call.part("job_id"))
     job = await call.ask("cluster_manager", GetJob(call.part("job_id"), wait_s, call.seen), wait_s + ANSWER_S)
     known = await cluster_known(call, fresh=False) if job["state"] in ON_A_HOST else None
-    ledger, watch = call.app.ledger, call.app.settings.get("gpus.memory_watch")
-    return marked([job], known, ledger.hosts, ledger.notices, watch)[0]
+    return marked([readable(call, job)], known, call.app.ledger.hosts, call.app.ledger.notices)[0]
 
 
-@ROUTES.add("POST", "/api/jobs/{job_id}/cancel", Job, "jobs", errors=(UnknownJob,))
+@ROUTES.add("POST", "/api/jobs/{job_id}/cancel", Job, "jobs", Right.STEER_JOBS, errors=(UnknownJob,), unlimited=True)
 async def cancel_job(call: RequestContext) -> Any:
     """Cancel a job.
 
@@ -264,16 +299,37 @@ async def cancel_job(call: RequestContext) -> Any:
     """
     await check_job(call, call.part("job_id"))
     job = await call.ask("cluster_manager", RequestCancel(call.part("job_id"), by="http"), COMMIT_TIMEOUT_S)
-    return {**job, **notices_shown(job, call.app.ledger.notices)}
+    return {**readable(call, job), **notices_shown(job, call.app.ledger.notices)}
 
 
-@ROUTES.add("POST", "/api/jobs/{job_id}/edit", JobEdited, "jobs", request=EditRequest, errors=(UnknownJob, WrongState))
+@ROUTES.add(
+    "POST",
+    "/api/jobs/{job_id}/edit",
+    JobEdited,
+    "jobs",
+    Right.STEER_JOBS,
+    request=EditRequest,
+    errors=(
+        UnknownJob,
+        WrongState,
+        AdmissionRefused,
+        UnknownGpuModel,
+        TooManyGpus,
+        RequestTooLarge,
+        QuotaExceeded,
+        QueueFull,
+    ),
+)
 async def post_edit(call: RequestContext) -> Any:
-    """Change the priority, the time limit or the deadline of a job that waits."""
+    """Change the priority, the time limit, the deadline, the labels of a job that waits, or what it asks for."""
     wanted = call.body_as(EditRequest)
-    named = {name: getattr(wanted, name) for name in wanted.model_fields_set}
-    if not named:
-        raise BadRequest("nothing is to be changed", hint="name priority, max_execution_time_s or deadline")
+    demand = wanted.demand()
+    named = {name: getattr(wanted, name) for name in wanted.model_fields_set if not hasattr(demand, name)}
+    if not wanted.model_fields_set:
+        raise BadRequest(
+            "nothing is to be changed",
+            hint="name priority, max_execution_time_s, deadline, gpus, gpu_memory, gpu_models, cpus, memory or labels",
+        )
     if {"deadline", "deadline_s"} <= named.keys():
         raise BadRequest("deadline and deadline_s say the same thing twice", hint="give one of them")
     if named.get("deadline") is not None:
@@ -282,7 +338,13 @@ async def post_edit(call: RequestContext) -> Any:
         left_s = named.pop("deadline_s")
         named["deadline"] = None if left_s is None else time() + left_s
     await check_job(call, call.part("job_id"))
-    return await call.propose(EditJob(call.part("job_id"), by=call.caller, **named))
+    if "labels" in named:
+        limits = call.app.settings.scheduling
+        named["waiting_bytes"] = {"user": limits.user_waiting_bytes_max, "all": limits.waiting_bytes_max}
+    edit = EditJob(call.part("job_id"), by=call.caller, **named)
+    if demand != DemandEdit():
+        return await call.ask("cluster_manager", ChangeDemand(edit, demand, call.seen), COMMIT_TIMEOUT_S)
+    return await call.propose(edit)
 
 
 @ROUTES.add(
@@ -290,6 +352,7 @@ async def post_edit(call: RequestContext) -> Any:
     "/api/jobs/{job_id}/retry",
     JobRetried,
     "jobs",
+    Right.STEER_JOBS,
     errors=(UnknownJob, WrongState, QuotaExceeded, QueueFull, NotFound),
 )
 async def retry_job(call: RequestContext) -> Any:
@@ -300,7 +363,7 @@ async def retry_job(call: RequestContext) -> Any:
     """
     job_id = call.part("job_id")
     job = await call.ask("cluster_manager", GetJob(job_id, seen=call.seen), ANSWER_S)
-    check_owner(call, str(job["user_id"]), "job", job_id)
+    check_owner(call, str(job["user_id"]), unknown_job(job_id))
     await _keep_files(call, job)
     return await call.propose(RetryJob(job_id, by=call.caller))
 
@@ -325,8 +388,11 @@ async def _keep_files(call: RequestContext, job: JobRecord) -> None:
         )
 
 
-@ROUTES.add("GET", "/api/jobs/{job_id}/why", WhyAnswer, "jobs", errors=(UnknownJob,))
+@ROUTES.add("GET", "/api/jobs/{job_id}/why", WhyAnswer, "jobs", Right.LIST_JOBS, errors=(UnknownJob,))
 async def why_job(call: RequestContext) -> Any:
     """Why a job is where it is."""
-    await check_job(call, call.part("job_id"))
-    return await call.ask("cluster_manager", Why(call.part("job_id"), call.seen), 15.0)
+    job: JobRecord = await call.ask("cluster_manager", GetJob(call.part("job_id"), seen=call.seen), ANSWER_S)
+    user = str(job["user_id"])
+    check_owner(call, user, unknown_job(job["job_id"]))
+    asked = Why(job["job_id"], call.seen, call.scope, reads_output(call, user))
+    return await call.ask("cluster_manager", asked, 15.0)

@@ -10,10 +10,10 @@ from typing import Any, Literal
 from aiohttp import web
 from pydantic import Field
 
+from actorgrid.access import Right
 from actorgrid.actors.cluster.messages import SESSION
 from actorgrid.actors.gateway.schemas.answers import LastKnown
 from actorgrid.actors.gateway.server.last_known import cluster_known, last_known, presence
-from actorgrid.actors.gateway.server.rights import check_owner
 from actorgrid.actors.gateway.server.route import RequestContext, Route, RouteTable
 from actorgrid.actors.ledger.record_types import NO_HOST, AllocationRecord
 from actorgrid.actors.links.messages import AskHost
@@ -100,38 +100,44 @@ def _view(call: RequestContext, allocation: AllocationRecord, known: Plain | Non
 
 
 def _lease(call: RequestContext) -> AllocationRecord:
-    """The lease that the path names. Raises UnknownAllocation, and NotAllowed for work that asks for another user's."""
+    """The lease that the path names. Raises UnknownAllocation, also for one out of reach."""
     lease_id = call.part("lease_id")
     allocation = call.app.ledger.allocations.get(lease_id)
-    if allocation is None or allocation["owner"]["kind"] != SESSION:
+    known = allocation is not None and allocation["owner"]["kind"] == SESSION
+    if allocation is None or not known or not call.scope.covers(str(allocation.get("user_id") or "")):
         raise UnknownAllocation(
             "no session holds a lease of that id", asked=lease_id, hint="actorgrid ps --sessions lists them"
         )
-    check_owner(call, str(allocation.get("user_id") or ""), "lease", lease_id)
     return allocation
 
 
-@ROUTES.add("GET", "/api/leases", LeasesAnswer, "sessions")
+@ROUTES.add("GET", "/api/leases", LeasesAnswer, "sessions", Right.LIST_LEASES)
 async def get_leases(call: RequestContext) -> Any:
     """Workers that sessions hold, and by whom.
 
-    For work, those of its user.
+    Those in reach of whoever asks.
     """
     known = await cluster_known(call)
     held = [each for each in list(call.app.ledger.allocations.values()) if each["owner"]["kind"] == SESSION]
-    rows = [_view(call, each, known) for each in held if call.only in (None, each.get("user_id"))]
+    rows = [_view(call, each, known) for each in held if call.scope.covers(str(each.get("user_id") or ""))]
     rows.sort(key=lambda row: (row["session_id"], row["held_since"] or 0.0))
     return {"leases": rows, "last_known": last_known(known)}
 
 
-@ROUTES.add("GET", "/api/leases/{lease_id}", SessionLease, "sessions", errors=(UnknownAllocation,))
+@ROUTES.add("GET", "/api/leases/{lease_id}", SessionLease, "sessions", Right.LIST_LEASES, errors=(UnknownAllocation,))
 async def get_lease(call: RequestContext) -> Any:
     """One worker that a session holds."""
     return _view(call, _lease(call), await cluster_known(call, fresh=False))
 
 
 @ROUTES.add(
-    "POST", "/api/leases/{lease_id}/cancel", LeaseCancelled, "sessions", errors=(UnknownAllocation, HostUnreachable)
+    "POST",
+    "/api/leases/{lease_id}/cancel",
+    LeaseCancelled,
+    "sessions",
+    Right.STEER_JOBS,
+    errors=(UnknownAllocation, HostUnreachable),
+    unlimited=True,
 )
 async def cancel_lease(call: RequestContext) -> Any:
     """End a lease: its task is killed, and its client told."""
@@ -150,6 +156,7 @@ async def cancel_lease(call: RequestContext) -> Any:
     "/api/leases/{lease_id}/logs",
     "application/octet-stream",
     "sessions",
+    Right.READ_OUTPUT,
     query=LeaseLogsQuery,
     errors=(UnknownAllocation, HostUnreachable),
 )

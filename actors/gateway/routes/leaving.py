@@ -6,6 +6,7 @@ from typing import Any
 
 from pydantic import Field
 
+from actorgrid.access import Right
 from actorgrid.actors.cluster.messages import LeaveHost
 from actorgrid.actors.gateway.server.route import RequestContext, Route, RouteTable
 from actorgrid.errors import NotFound, NotLeader, WrongState
@@ -42,6 +43,7 @@ class LeaveAnswer(AnswerBody):
     "/api/hosts/{id}/leave",
     LeaveAnswer,
     "cluster",
+    Right.REMOVE_HOSTS,
     request=LeaveRequest,
     errors=(NotFound, WrongState, NotLeader),
 )

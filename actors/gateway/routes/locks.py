@@ -15,6 +15,7 @@ from collections.abc import Iterable
 from time import time
 from typing import Any, cast
 
+from actorgrid.access import SIGN, Right, Role
 from actorgrid.actors.gateway.lock_wait import CommitLeave, CommitRequest, GiveAnswer, LockWait, WaitTerms
 from actorgrid.actors.gateway.schemas.locks import (
     LockAnswer,
@@ -26,6 +27,7 @@ from actorgrid.actors.gateway.schemas.locks import (
     LocksQuery,
 )
 from actorgrid.actors.gateway.server.auth import ADMIN
+from actorgrid.actors.gateway.server.rights import tenant_prefix, user_for
 from actorgrid.actors.gateway.server.route import RequestContext, Route, RouteTable
 from actorgrid.actors.ledger.answers import HoldAnswer
 from actorgrid.actors.ledger.command import Command
@@ -33,7 +35,6 @@ from actorgrid.actors.ledger.commands import BreakLock, ReleaseLock, RenewLock
 from actorgrid.actors.ledger.field_checks import LOCK_NAME_MAX
 from actorgrid.actors.ledger.messages import Query
 from actorgrid.actors.ledger.record_types import LockEntry, LockRecord
-from actorgrid.actors.ledger.records import UNKNOWN_USER
 from actorgrid.errors import (
     ActorGridError,
     BadRequest,
@@ -57,18 +58,22 @@ ROUTES = RouteTable(Route)
 EPOCH_BITS = 48
 """``fence`` is (epoch << 48) + index: 64 bits hold it for 32,767 recoveries of 2.8e14 entries each."""
 REQUEST_ID_BYTES = 8
+READ_S = 10.0
 Plain = dict[str, Any]
 
 log = logging.getLogger("actorgrid.gateway")
 
 
-@ROUTES.add("GET", "/api/locks", LocksAnswer, "locks", query=LocksQuery)
+@ROUTES.add("GET", "/api/locks", LocksAnswer, "locks", Right.LIST_LOCKS, query=LocksQuery)
 async def get_locks(call: RequestContext) -> Any:
     """What is held, and who waits."""
     wanted = call.query_as(LocksQuery)
     locks = (await call.ask("consensus", Query("locks"), 10.0))["locks"]
-    found = [lock for lock in locks if lock["name"].startswith(wanted.prefix)]
-    return {"locks": [_shown(lock) for lock in found[: wanted.limit]], "total": len(found)}
+    prefix = tenant_prefix(call)
+    found = [lock for lock in locks if lock["name"].startswith(prefix + wanted.prefix)]
+    if not prefix and not call.scope.is_all:
+        found = [lock for lock in found if not is_of_tenant(lock["name"])]
+    return {"locks": [_shown(call, lock) for lock in found[: wanted.limit]], "total": len(found)}
 
 
 @ROUTES.add(
@@ -76,14 +81,19 @@ async def get_locks(call: RequestContext) -> Any:
     "/api/locks/{name:.+}/acquire",
     LockAnswer,
     "locks",
+    Right.USE_LOCKS,
     request=LockRequest,
     errors=(LockHeld, LockTimeout, LockLost, LockSlotsDiffer, WrongState, QueueFull, DiskFull, NoQuorum),
     waits=True,
 )
 async def post_acquire(call: RequestContext) -> Any:
     """Hold a lock or a slot of a semaphore; wait for it in line."""
-    wanted = call.body_as(LockRequest)
-    return await _Wait(call, _name(call), wanted).through()
+    wanted, name = call.body_as(LockRequest), _name(call)
+    if await _is_others(call, name, wanted.owner):
+        raise WrongState(
+            "that owner of a lock is another user's", asked=wanted.owner, hint="take another name for the owner"
+        )
+    return await _Wait(call, name, wanted).through()
 
 
 @ROUTES.add(
@@ -91,16 +101,24 @@ async def post_acquire(call: RequestContext) -> Any:
     "/api/locks/{name:.+}/renew",
     LockAnswer,
     "locks",
+    Right.USE_LOCKS,
     request=LockRenewal,
     errors=(LockLost, StaleToken, NoQuorum),
+    unlimited=True,
 )
 async def post_renew(call: RequestContext) -> Any:
     """Renew the lease of a holder, or the place of one who waits."""
     wanted = call.body_as(LockRenewal)
     asked_s = asyncio.get_running_loop().time()
     name = _name(call)
+    if await _is_others(call, name, wanted.owner):
+        raise LockLost(
+            f"{wanted.owner} of {call.who.user} neither holds lock {call.part('name')} nor waits for it",
+            asked=wanted.owner,
+            hint="acquire it anew, for an owner of one's own",
+        )
     answer = await _commit(call, RenewLock(name, wanted.owner, at=time(), token=_listed(wanted.token)))
-    return _answer(name, wanted.owner, answer, asked_s)
+    return _answer(call, name, wanted.owner, answer, asked_s)
 
 
 @ROUTES.add(
@@ -108,23 +126,28 @@ async def post_renew(call: RequestContext) -> Any:
     "/api/locks/{name:.+}/release",
     LockReleased,
     "locks",
+    Right.USE_LOCKS,
     request=LockRelease,
     errors=(StaleToken, NotFound, NoQuorum),
+    unlimited=True,
 )
 async def post_release(call: RequestContext) -> Any:
     """Give a lock back, leave the line, or (force) take it from its owner."""
     wanted = call.body_as(LockRelease)
     name, owner = _name(call), wanted.owner
     if not wanted.force:
+        if await _is_others(call, name, owner):
+            return {"name": call.part("name"), "owner": owner, "released": False}
         answer = await _commit(call, ReleaseLock(name, owner, at=time(), token=_listed(wanted.token)))
-        return {"name": name, "owner": owner, "released": answer["released"]}
-    if call.only is not None:
+        return {"name": call.part("name"), "owner": owner, "released": answer["released"]}
+    if call.who.scope(Right.BREAK_LOCKS) is None:
         raise NotAllowed(
-            "a job or task may not take a lock from its owner",
+            f"{'a job or task' if call.who.role is Role.SERVICE else 'the role ' + call.who.role.value} may not take a"
+            " lock from its owner",
             asked=owner,
             hint="do it from outside of work: actorgrid lock release --force",
         )
-    by = call.caller if call.caller not in ("", ADMIN) else wanted.user_id or UNKNOWN_USER
+    by = call.caller if call.caller not in ("", ADMIN) else user_for(call, wanted.user_id)
     if not by.isprintable():
         raise BadRequest("not the name of a user", asked=ascii(by)[:100], hint="letters that can be printed")
     answer = await _commit(call, BreakLock(name, owner, by, at=time()))
@@ -134,7 +157,7 @@ async def post_release(call: RequestContext) -> Any:
             asked=owner,
             hint="actorgrid lock list shows who does",
         )
-    return {"name": name, "owner": owner, "released": True}
+    return {"name": call.part("name"), "owner": owner, "released": True}
 
 
 class _Wait:
@@ -149,7 +172,7 @@ class _Wait:
             wanted.slots,
             wanted.wait_s,
             wanted.stay,
-            wanted.user_id,
+            user_for(call, wanted.user_id),
             wanted.request,
         )
         self._loop = asyncio.get_running_loop()
@@ -165,7 +188,7 @@ class _Wait:
                 while True:
                     step = self._wait.next(self._loop.time(), time())
                     if isinstance(step, GiveAnswer):
-                        return _answer(self._terms.name, self._terms.owner, step.answer, step.asked_s)
+                        return _answer(self._call, self._terms.name, self._terms.owner, step.answer, step.asked_s)
                     if isinstance(step, CommitRequest):
                         await self._ask(step.command)
                     elif isinstance(step, CommitLeave):
@@ -219,6 +242,24 @@ async def _commit(call: RequestContext, command: Command) -> Any:
     return await call.propose(command)
 
 
+async def _is_others(call: RequestContext, name: str, owner: str) -> bool:
+    """Whether that place in a lock is another user's than of whoever asks, who may not take it from its owner.
+
+    Owners are shown to all of a tenant. The leader is asked: whoever has read of a place on one host could else use it
+    by way of another, which has not heard of it yet.
+    """
+    if call.who.scope(Right.BREAK_LOCKS) is not None:
+        return False
+    ledger = call.app.ledger
+
+    async def read() -> Any:
+        return await ledger.read("lock", {"name": name}, READ_S)
+
+    record: LockRecord | None = await call.app.bridge.run(read, READ_S, "a lock")
+    places = () if record is None else (*record["holders"], *record["waiters"])
+    return any(each["owner"] == owner and each["user_id"] != call.who.user for each in places)
+
+
 def _name(call: RequestContext) -> str:
     name = call.part("name")
     if len(name) > LOCK_NAME_MAX or not name.isprintable():
@@ -227,7 +268,17 @@ def _name(call: RequestContext) -> str:
             asked=ascii(name)[:100],
             hint=f"at most {LOCK_NAME_MAX} letters that can be printed",
         )
-    return name
+    prefix = tenant_prefix(call)
+    if len(prefix) + len(name) > LOCK_NAME_MAX:
+        raise BadRequest("the name of the lock is too long", asked=name[:100], found=f"{LOCK_NAME_MAX - len(prefix)}")
+    if not prefix and not call.scope.is_all and is_of_tenant(name):
+        raise BadRequest("locks whose names begin with @NAME/ are those of a tenant", asked=name[:100])
+    return prefix + name
+
+
+def is_of_tenant(name: str) -> bool:
+    """Whether a lock of that name in the ledger is one of a tenant other than ``default``."""
+    return name.startswith(SIGN) and "/" in name
 
 
 def _listed(token: tuple[int, int] | None) -> list[int] | None:
@@ -239,11 +290,11 @@ def fence(token: list[int]) -> int:
     return (token[0] << EPOCH_BITS) + token[1]
 
 
-def _answer(name: str, owner: str, answer: HoldAnswer, asked_s: float) -> Plain:
+def _answer(call: RequestContext, name: str, owner: str, answer: HoldAnswer, asked_s: float) -> Plain:
     token = answer["token"]
     spent_s = asyncio.get_running_loop().time() - asked_s
     return {
-        "name": name,
+        "name": name.removeprefix(tenant_prefix(call)),
         "owner": owner,
         "held": answer["held"],
         "token": token,
@@ -259,11 +310,11 @@ def _fields(place: LockEntry, names: Iterable[str]) -> Plain:
     return {name: place.get(name) for name in names}
 
 
-def _shown(lock: LockRecord) -> Plain:
+def _shown(call: RequestContext, lock: LockRecord) -> Plain:
     """A lock's record as the answer shows it."""
     fields = ("owner", "user_id", "since", "ttl_s")
     return {
-        "name": lock["name"],
+        "name": lock["name"].removeprefix(tenant_prefix(call)),
         "slots": lock["slots"],
         "holders": [
             {**_fields(each, fields), "token": each["token"], "fence": fence(each["token"] or [])}

@@ -6,6 +6,7 @@ import secrets
 from time import time
 from typing import Any
 
+from actorgrid.access import Right
 from actorgrid.actors.cluster.messages import NoticeStates
 from actorgrid.actors.gateway.job_notices import check_targets, notice_view
 from actorgrid.actors.gateway.schemas.notifications import (
@@ -16,6 +17,7 @@ from actorgrid.actors.gateway.schemas.notifications import (
     TargetTested,
     TestTarget,
 )
+from actorgrid.actors.gateway.server.rights import check_job
 from actorgrid.actors.gateway.server.route import RequestContext, Route, RouteTable
 from actorgrid.actors.ledger.commands import ClearNotices
 from actorgrid.actors.links.messages import AskLeader
@@ -37,11 +39,15 @@ STATES_S = 2.0
 OF_TARGETS = (UnknownTarget, TargetNotAllowed, KeyExposed, MalformedConfig)
 
 
-@ROUTES.add("GET", "/api/notifications", NoticesAnswer, "notifications", query=NoticesQuery)
+@ROUTES.add("GET", "/api/notifications", NoticesAnswer, "notifications", Right.LIST_NOTICES, query=NoticesQuery)
 async def get_notifications(call: RequestContext) -> Any:
     """Notifications that wait to be sent, or were given up."""
     job_id = call.query_as(NoticesQuery).job_id
-    records = [each for each in call.app.ledger.notices.values() if job_id in ("", each["job_id"])]
+    records = [
+        each
+        for each in call.app.ledger.notices.values()
+        if job_id in ("", each["job_id"]) and call.scope.covers(each["user_id"])
+    ]
     states: dict[str, Any] = {}
     if any(record["failed_at"] is None for record in records):
         try:
@@ -70,14 +76,33 @@ async def get_notifications(call: RequestContext) -> Any:
     }
 
 
-@ROUTES.add("POST", "/api/notifications/clear", NoticesCleared, "notifications", request=ClearNoticesRequest)
+@ROUTES.add(
+    "POST",
+    "/api/notifications/clear",
+    NoticesCleared,
+    "notifications",
+    Right.CLEAR_NOTICES,
+    request=ClearNoticesRequest,
+)
 async def clear_notifications(call: RequestContext) -> Any:
     """Forget notifications that were given up."""
-    return await call.propose(ClearNotices(call.body_as(ClearNoticesRequest).job_id, call.caller))
+    job_id = call.body_as(ClearNoticesRequest).job_id
+    if not call.scope.is_all:
+        if not job_id:
+            raise BadRequest("those of which job are to be forgotten?", hint="actorgrid notifications clear JOB")
+        await check_job(call, job_id)
+    return await call.propose(ClearNotices(job_id, call.caller))
 
 
 @ROUTES.add(
-    "POST", "/api/notifications/test", TargetTested, "notifications", request=TestTarget, errors=OF_TARGETS, waits=True
+    "POST",
+    "/api/notifications/test",
+    TargetTested,
+    "notifications",
+    Right.TEST_TARGETS,
+    request=TestTarget,
+    errors=OF_TARGETS,
+    waits=True,
 )
 async def test_target(call: RequestContext) -> Any:
     """Send one message to a target, from the host that is asked, and tell what became of it."""

@@ -6,6 +6,7 @@ from typing import Any
 
 from pydantic import Field, ValidationError
 
+from actorgrid.access import Right
 from actorgrid.actors.gateway.server.route import RequestContext, Route, RouteTable
 from actorgrid.actors.ledger.record_types import NO_HOST, HostRecord
 from actorgrid.actors.links.messages import AskHosts
@@ -68,7 +69,7 @@ class ObjectsAnswer(AnswerBody):
     hosts: list[HostObjects]
 
 
-@ROUTES.add("GET", "/api/objects", ObjectsAnswer, "cluster", query=ObjectsQuery)
+@ROUTES.add("GET", "/api/objects", ObjectsAnswer, "cluster", Right.LIST_LEASES, query=ObjectsQuery)
 async def get_objects(call: RequestContext) -> Any:
     """Values in the hosts' object stores, by session; the largest of each host one by one."""
     limit = call.query_as(ObjectsQuery).limit
@@ -77,8 +78,20 @@ async def get_objects(call: RequestContext) -> Any:
     others = tuple(host_id for host_id in ledger.members if host_id != here)
     if others:
         found |= await call.ask("links", AskHosts(others, "objects", {"limit": limit}, REPORT_S), REPORT_S + 1)
+    if not call.scope.is_all:
+        found = {host_id: _in_reach(call, report) for host_id, report in found.items()}
     shown = (_shown(host_id, ledger.hosts.get(host_id, NO_HOST), report) for host_id, report in found.items())
     return {"hosts": [each for each in shown if each is not None]}
+
+
+def _in_reach(call: RequestContext, report: Any) -> Any:
+    """What a host said, with the sessions alone that are of users in reach."""
+    if not isinstance(report, dict) or not isinstance(report.get("spaces"), list):
+        return report
+    spaces = [
+        each for each in report["spaces"] if isinstance(each, dict) and call.scope.covers(str(each.get("user") or ""))
+    ]
+    return {**report, "spaces": spaces}
 
 
 def _shown(host_id: str, host: HostRecord, report: Any) -> dict[str, Any] | None:

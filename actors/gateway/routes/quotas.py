@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from actorgrid.access import Right
 from actorgrid.actors.cluster.messages import ChangeQuota
 from actorgrid.actors.gateway.schemas.answers import QuotaRequest, QuotasAnswer, QuotaSet
 from actorgrid.actors.gateway.server.route import RequestContext, Route, RouteTable
@@ -15,16 +16,21 @@ ROUTES = RouteTable(Route)
 
 COMMIT_TIMEOUT_S = 35.0
 USER_MAX = 128
+EVERYBODY = "*"
+"""The user of the quota that all have who have none of their own."""
 
 
-@ROUTES.add("GET", "/api/quotas", QuotasAnswer, "quotas")
+@ROUTES.add("GET", "/api/quotas", QuotasAnswer, "quotas", Right.READ_QUOTAS)
 async def get_quotas(call: RequestContext) -> Any:
     """Users: what limits apply, what they use."""
     rows = (await call.ask("consensus", Query("quotas"), 10.0))["quotas"]
+    rows = [row for row in rows if row["user"] == EVERYBODY or call.scope.covers(row["user"])]
     return {"quotas": [{**row, "limits": _shown(row["limits"]), "used": _shown(row["used"])} for row in rows]}
 
 
-@ROUTES.add("PUT", "/api/quotas/{user:.+}", QuotaSet, "quotas", request=QuotaRequest, errors=(BadRequest,))
+@ROUTES.add(
+    "PUT", "/api/quotas/{user:.+}", QuotaSet, "quotas", Right.WRITE_QUOTAS, request=QuotaRequest, errors=(BadRequest,)
+)
 async def put_quota(call: RequestContext) -> Any:
     """Hold a user to limits; the user * is everyone without a quota of one's own."""
     wanted = call.body_as(QuotaRequest)
@@ -38,7 +44,7 @@ async def put_quota(call: RequestContext) -> Any:
     return await _set(call, limits)
 
 
-@ROUTES.add("DELETE", "/api/quotas/{user:.+}", QuotaSet, "quotas", errors=(NotFound,))
+@ROUTES.add("DELETE", "/api/quotas/{user:.+}", QuotaSet, "quotas", Right.WRITE_QUOTAS, errors=(NotFound,))
 async def delete_quota(call: RequestContext) -> Any:
     """Take a user's own quota away."""
     return await _set(call, None)

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-import difflib
+from collections.abc import Mapping
 from time import time
 from typing import Any
 
+from actorgrid.access import Right
 from actorgrid.actors.cluster.core import choose_pool
 from actorgrid.actors.gateway.job_requests import job_checks
 from actorgrid.actors.gateway.routes.jobs import ADMISSION, recorded
+from actorgrid.actors.gateway.routes.named_records import NamedRecords
 from actorgrid.actors.gateway.schemas.schedules import (
     ScheduleFired,
     SchedulePut,
@@ -20,7 +22,6 @@ from actorgrid.actors.gateway.schemas.schedules import (
 from actorgrid.actors.gateway.server.route import RequestContext, Route, RouteTable
 from actorgrid.actors.gpu.messages import CheckFeasible
 from actorgrid.actors.jobs.due_times import check_trigger, upcoming
-from actorgrid.actors.ledger.command import Command
 from actorgrid.actors.ledger.commands import PauseSchedule, PutSchedule, RemoveSchedule, RunSchedule
 from actorgrid.actors.ledger.exec_limits import check_exec
 from actorgrid.actors.ledger.schedule_checks import NOT_SCHEDULED, is_schedule_name
@@ -29,21 +30,34 @@ from actorgrid.errors import BadRequest, InvalidSchedule, UnknownSchedule, Wrong
 
 ROUTES = RouteTable(Route)
 
+
+def _all(call: RequestContext) -> Mapping[str, ScheduleRecord]:
+    return call.app.ledger.schedules
+
+
+NAMED = NamedRecords[ScheduleRecord]("schedule", "actorgrid schedule list", UnknownSchedule, is_schedule_name, _all)
+
 FEASIBLE_S = 10.0
 NEXT_SHOWN = 3
 SHOWN_OF_JOB = ("kind", "name", "command", "resources", "priority", "retries_left", "max_execution_time_s", "container")
 
 
-@ROUTES.add("GET", "/api/schedules", SchedulesAnswer, "schedules")
+@ROUTES.add("GET", "/api/schedules", SchedulesAnswer, "schedules", Right.LIST_JOBS)
 async def get_schedules(call: RequestContext) -> Any:
     """Schedules, by name."""
-    return {"schedules": [_shown(record) for _, record in sorted(call.app.ledger.schedules.items())]}
+    return {
+        "schedules": [
+            _shown(record)
+            for _, record in sorted(call.app.ledger.schedules.items())
+            if call.scope.covers(record["user_id"])
+        ]
+    }
 
 
-@ROUTES.add("GET", "/api/schedules/{name}", ScheduleView, "schedules", errors=(UnknownSchedule,))
+@ROUTES.add("GET", "/api/schedules/{name}", ScheduleView, "schedules", Right.LIST_JOBS, errors=(UnknownSchedule,))
 async def get_schedule(call: RequestContext) -> Any:
     """One schedule."""
-    return _shown(_known(call))
+    return _shown(NAMED.record(call))
 
 
 @ROUTES.add(
@@ -51,6 +65,7 @@ async def get_schedule(call: RequestContext) -> Any:
     "/api/schedules/{name}",
     SchedulePut,
     "schedules",
+    Right.SUBMIT_JOBS,
     request=ScheduleRequest,
     errors=(*ADMISSION, InvalidSchedule, WrongState),
 )
@@ -63,6 +78,9 @@ async def put_schedule(call: RequestContext) -> Any:
             asked=name[:80],
             hint="letters, digits, '-' and '_', at most 40: its jobs are called after it",
         )
+    before = call.app.ledger.schedules.get(name)
+    if before is not None and not call.scope.covers(before["user_id"]):
+        raise WrongState("a schedule has that name already", asked=name, hint="take another name")
     trigger = _trigger(wanted)
     check_trigger(trigger, time())
     job_checks(wanted.job, "job.")
@@ -84,68 +102,47 @@ async def put_schedule(call: RequestContext) -> Any:
         "paused": wanted.paused,
         "made_by": call.caller,
     }
-    done = await call.propose(PutSchedule(schedule, wanted.replace))
-    return {"unchanged": done["unchanged"], "schedule": _shown(_known(call))}
+    done = await call.propose(PutSchedule(schedule, wanted.replace and (before is not None or call.scope.is_all)))
+    return {"unchanged": done["unchanged"], "schedule": _shown(NAMED.record(call))}
 
 
-@ROUTES.add("DELETE", "/api/schedules/{name}", ScheduleRemoved, "schedules", errors=(UnknownSchedule,))
+@ROUTES.add(
+    "DELETE", "/api/schedules/{name}", ScheduleRemoved, "schedules", Right.STEER_JOBS, errors=(UnknownSchedule,)
+)
 async def delete_schedule(call: RequestContext) -> Any:
     """Remove a schedule; a run of it goes on."""
-    return await _propose(call, RemoveSchedule(_name(call), call.caller))
+    return await NAMED.propose(call, RemoveSchedule(NAMED.name(call), call.caller))
 
 
-@ROUTES.add("POST", "/api/schedules/{name}/pause", ScheduleView, "schedules", errors=(UnknownSchedule,))
+@ROUTES.add(
+    "POST", "/api/schedules/{name}/pause", ScheduleView, "schedules", Right.STEER_JOBS, errors=(UnknownSchedule,)
+)
 async def pause_schedule(call: RequestContext) -> Any:
     """Let nothing more of it begin."""
-    await _propose(call, PauseSchedule(_name(call), True, call.caller))
-    return _shown(_known(call))
+    await NAMED.propose(call, PauseSchedule(NAMED.name(call), True, call.caller))
+    return _shown(NAMED.record(call))
 
 
-@ROUTES.add("POST", "/api/schedules/{name}/resume", ScheduleView, "schedules", errors=(UnknownSchedule,))
+@ROUTES.add(
+    "POST", "/api/schedules/{name}/resume", ScheduleView, "schedules", Right.STEER_JOBS, errors=(UnknownSchedule,)
+)
 async def resume_schedule(call: RequestContext) -> Any:
     """Let it go on: what was due meanwhile is passed over."""
-    await _propose(call, PauseSchedule(_name(call), False, call.caller))
-    return _shown(_known(call))
+    await NAMED.propose(call, PauseSchedule(NAMED.name(call), False, call.caller))
+    return _shown(NAMED.record(call))
 
 
-@ROUTES.add("POST", "/api/schedules/{name}/run", ScheduleFired, "schedules", errors=(UnknownSchedule, WrongState))
+@ROUTES.add(
+    "POST",
+    "/api/schedules/{name}/run",
+    ScheduleFired,
+    "schedules",
+    Right.STEER_JOBS,
+    errors=(UnknownSchedule, WrongState),
+)
 async def run_schedule(call: RequestContext) -> Any:
     """Run it now, as if it were due."""
-    return await _propose(call, RunSchedule(_name(call), call.caller))
-
-
-def _name(call: RequestContext) -> str:
-    """The name in the path, if it can be one. Raises UnknownSchedule."""
-    name = call.part("name")
-    if not is_schedule_name(name):
-        raise _unknown(name, call)
-    return name
-
-
-async def _propose(call: RequestContext, command: Command) -> Any:
-    try:
-        return await call.propose(command)
-    except UnknownSchedule as error:
-        raise _unknown(call.part("name"), call) from error
-
-
-def _known(call: RequestContext) -> ScheduleRecord:
-    name = call.part("name")
-    record = call.app.ledger.schedules.get(name)
-    if record is None:
-        raise _unknown(name, call)
-    return record
-
-
-def _unknown(name: str, call: RequestContext) -> UnknownSchedule:
-    known = list(call.app.ledger.schedules)
-    near = difflib.get_close_matches(name[:80], known, n=1, cutoff=0.6)
-    return UnknownSchedule(
-        f"there is no schedule {name[:80]}",
-        asked=name[:80],
-        found=f"{len(known)} schedules",
-        hint=f"did you mean {near[0]}?" if near else "actorgrid schedule list shows them",
-    )
+    return await NAMED.propose(call, RunSchedule(NAMED.name(call), call.caller))
 
 
 def _trigger(wanted: ScheduleRequest) -> TriggerRecord:

@@ -10,6 +10,9 @@ from itertools import groupby
 from operator import itemgetter
 from typing import Any
 
+from aiohttp import web
+
+from actorgrid.access import Right
 from actorgrid.actors.gateway.schemas.answers import EventsQuery
 from actorgrid.actors.gateway.schemas.shared_state import (
     StateAnswer,
@@ -20,10 +23,10 @@ from actorgrid.actors.gateway.schemas.shared_state import (
 )
 from actorgrid.actors.gateway.server.codec import encode_json
 from actorgrid.actors.gateway.server.hub import Item
-from actorgrid.actors.gateway.server.rights import own_changes
+from actorgrid.actors.gateway.server.rights import changes_in_reach
 from actorgrid.actors.gateway.server.route import RequestContext, Route, RouteTable
 from actorgrid.actors.gateway.server.state_stream import FIRST, StateStream
-from actorgrid.actors.gateway.server.stream import send_events
+from actorgrid.actors.gateway.server.stream import EventSink, ServerSentEvents, send_events
 from actorgrid.actors.ledger.messages import Query
 from actorgrid.actors.ledger.query_answers import EventsPage, HistoryEvent
 from actorgrid.actors.replication.messages import (
@@ -35,7 +38,16 @@ from actorgrid.actors.replication.messages import (
     ReadPrefix,
     ReadUsage,
 )
-from actorgrid.actors.replication.namespaces import CLUSTER, check_read, check_write, may_see
+from actorgrid.actors.replication.namespaces import (
+    CLUSTER,
+    SIGN,
+    check_read,
+    check_write,
+    kept_key,
+    may_see,
+    plain_key,
+    shared_with,
+)
 from actorgrid.errors import (
     BadRequest,
     DiskFull,
@@ -63,56 +75,84 @@ HEALTH = "health/"
 WRITE_ERRORS = (StateTypeConflict, StateCompareFailed, NamespaceFull, DiskFull, NotReplicated)
 
 
-@ROUTES.add("GET", "/api/state", StateAnswer, "state", query=StateQuery)
+@ROUTES.add("GET", "/api/state", StateAnswer, "state", Right.READ_STATE, query=StateQuery)
 async def get_state(call: RequestContext) -> Any:
     """Entries of the shared state, by key.
 
     Those under a prefix.
     """
     query = call.query_as(StateQuery)
-    asked = ReadPrefix(query.prefix, query.limit, call.only, _shared(call), query.behind)
-    return {"entries": await call.ask("distributed_state", asked)}
+    prefix, behind = kept_key(query.prefix, call.scope), kept_key(query.behind, call.scope)
+    asked = ReadPrefix(prefix, query.limit, call.scope, _shared(call), behind)
+    entries = await call.ask("distributed_state", asked)
+    return {"entries": [_shown(call, entry, query.prefix) for entry in entries]}
 
 
 def _key(call: RequestContext, key: str) -> str:
     if len(key) > MAX_KEY or "\0" in key:
         raise BadRequest("not a key", asked=key[:100], hint=f"at most {MAX_KEY} characters, no NUL")
-    check_read(key, call.only, _shared(call))
-    return key
+    kept = kept_key(key, call.scope)
+    if len(kept) > MAX_KEY:
+        raise BadRequest(
+            "the key and the name of its tenant's namespace are too long", asked=key[:100], found=f"{MAX_KEY} at most"
+        )
+    check_read(kept, call.scope, _shared(call))
+    return kept
 
 
 def _shared(call: RequestContext) -> tuple[str, ...]:
-    """The namespaces that everybody may use."""
-    return tuple(name.strip() for name in call.app.settings.state.shared_namespaces.split(",") if name.strip())
+    """The namespaces beside their own that those in the request's scope have."""
+    names = call.app.settings.state.shared_namespaces.split(",")
+    set_so = tuple(name.strip() for name in names if name.strip())
+    return shared_with(call.scope, set_so, call.who.scope(Right.LIST_HOSTS) is not None)
 
 
-@ROUTES.add("GET", "/api/state-watch", "text/event-stream", "state", query=WatchQuery)
+def _shown(call: RequestContext, entry: Any, asked: str) -> Any:
+    """An entry with its key as whoever asked for *asked*, a key or a prefix, writes it."""
+    key = entry["key"] if asked.startswith(SIGN) else plain_key(entry["key"], call.scope)
+    return entry if key == entry["key"] else {**entry, "key": key}
+
+
+@ROUTES.add("GET", "/api/state-watch", "text/event-stream", "state", Right.READ_STATE, query=WatchQuery)
 async def watch_state(call: RequestContext) -> Any:
     """Changes of the shared state under a prefix, as server-sent events; resumes behind Last-Event-ID."""
     query = call.query_as(WatchQuery)
-    app = call.app
-    shared = _shared(call)
     resumed = call.http.headers.get("Last-Event-ID", "")
+    return await stream_state(call, ServerSentEvents(call.http), query, resumed, bool(resumed))
+
+
+async def stream_state(
+    call: RequestContext, sink: EventSink, query: WatchQuery, resumed: str, marks: bool
+) -> web.StreamResponse:
+    """Send changes of the shared state behind the id *resumed*, if there is one, until the client or the host ends.
+
+    *marks*: as of ``StateStream``.
+    """
+    app = call.app
+    shared, prefix = _shared(call), kept_key(query.prefix, call.scope)
 
     async def read(after: str, behind: str) -> ChangesPage:
-        asked = ReadChanges(query.prefix, after, behind, CHANGES_PAGE, call.only, shared)
+        asked = ReadChanges(prefix, after, behind, CHANGES_PAGE, call.scope, shared)
         page: ChangesPage = await call.ask("distributed_state", asked, 10.0)
         return page
+
+    def shown(key: str) -> str:
+        return key if query.prefix.startswith(SIGN) else plain_key(key, call.scope)
 
     after = "" if resumed == FIRST else resumed
     if not after and not query.initial:
         # Before it is listened: what changes from here on is behind this position, and comes in any case.
         after = (await read("", LAST_KEY))["upto"]
-    with app.hub.listen_to_state(query.prefix) as listener:
-        await app.bridge.run(partial(app.watch_prefix, query.prefix), 10.0)
+    with app.hub.listen_to_state(prefix) as listener:
+        await app.bridge.run(partial(app.watch_prefix, prefix), 10.0)
         try:
-            stream = StateStream(call.http, read, lambda key: may_see(key, call.only, shared), bool(resumed))
+            stream = StateStream(call.http, sink, read, lambda key: may_see(key, call.scope, shared), shown, marks)
             return await stream.send(listener, after)
         finally:
-            app.bridge.post(partial(app.unwatch_prefix, query.prefix))
+            app.bridge.post(partial(app.unwatch_prefix, prefix))
 
 
-@ROUTES.add("GET", "/api/state-usage", StateUsageAnswer, "state", query=UsageQuery)
+@ROUTES.add("GET", "/api/state-usage", StateUsageAnswer, "state", Right.MEASURE_STATE, query=UsageQuery)
 async def get_state_usage(call: RequestContext) -> Any:
     """Sizes of the shared state by namespace and prefix, and its traffic by host, as this host sees it."""
     query = call.query_as(UsageQuery)
@@ -120,26 +160,36 @@ async def get_state_usage(call: RequestContext) -> Any:
 
 
 @ROUTES.add(
-    "POST", "/api/state-batch", StateAnswer, "state", request=StateBatchRequest, errors=(*WRITE_ERRORS, UnknownKey)
+    "POST",
+    "/api/state-batch",
+    StateAnswer,
+    "state",
+    Right.WRITE_STATE,
+    request=StateBatchRequest,
+    errors=(*WRITE_ERRORS, UnknownKey),
 )
 async def post_state_batch(call: RequestContext) -> Any:
     """Apply several mutators, all or none, in one commit of this host."""
     batch = call.body_as(StateBatchRequest)
     mutations = tuple(_mutate(call, change.key, change) for change in batch.mutations)
     asked = MutateBatch(mutations, batch.durability, batch.within_s)
-    return {"entries": await call.ask("distributed_state", asked, 10.0 + batch.within_s)}
+    entries = await call.ask("distributed_state", asked, 10.0 + batch.within_s)
+    return {
+        "entries": [_shown(call, entry, change.key) for entry, change in zip(entries, batch.mutations, strict=True)]
+    }
 
 
-@ROUTES.add("GET", "/api/state/{key:.+}", StateEntry, "state", errors=(UnknownKey,))
+@ROUTES.add("GET", "/api/state/{key:.+}", StateEntry, "state", Right.READ_STATE, errors=(UnknownKey,))
 async def get_key(call: RequestContext) -> Any:
     """One entry."""
-    key = _key(call, call.part("key"))
-    if key.startswith(HEALTH):
+    asked = call.part("key")
+    key = _key(call, asked)
+    if asked.startswith(HEALTH) and CLUSTER in _shared(call):
         try:
-            return {**await call.ask("distributed_state", Read(f"{CLUSTER}/{key}")), "key": key}
+            return {**await call.ask("distributed_state", Read(f"{CLUSTER}/{asked}")), "key": asked}
         except UnknownKey:
             pass  # a host of the version before tells it under the old name
-    return await call.ask("distributed_state", Read(key))
+    return _shown(call, await call.ask("distributed_state", Read(key)), asked)
 
 
 @ROUTES.add(
@@ -147,6 +197,7 @@ async def get_key(call: RequestContext) -> Any:
     "/api/state/{key:.+}",
     StateEntry,
     "state",
+    Right.WRITE_STATE,
     request=StateMutation,
     errors=(*WRITE_ERRORS, UnknownKey),
 )
@@ -155,11 +206,12 @@ async def post_key(call: RequestContext) -> Any:
     change = call.body_as(StateMutation)
     request = _mutate(call, call.part("key"), change)
     request = replace(request, durability=change.durability, within_s=change.within_s)
-    return await call.ask("distributed_state", request, 10.0 + change.within_s)
+    return _shown(call, await call.ask("distributed_state", request, 10.0 + change.within_s), call.part("key"))
 
 
 def _mutate(call: RequestContext, key: str, change: StateChange) -> Mutate:
-    check_write(_key(call, key))
+    check_write(key)
+    key = _key(call, key)
     return Mutate(
         key,
         change.type,
@@ -171,7 +223,7 @@ def _mutate(call: RequestContext, key: str, change: StateChange) -> Mutate:
     )
 
 
-@ROUTES.add("GET", "/api/events", "text/event-stream", "events", query=EventsQuery)
+@ROUTES.add("GET", "/api/events", "text/event-stream", "events", Right.LIST_JOBS, query=EventsQuery)
 async def get_events(call: RequestContext) -> Any:
     """What the ledger applied, as server-sent events; resumes at from= or after Last-Event-ID."""
     first = call.query_as(EventsQuery).from_
@@ -180,6 +232,11 @@ async def get_events(call: RequestContext) -> Any:
         if not resumed.isdigit() or len(resumed) > 19:
             raise BadRequest("Last-Event-ID is not one of ours", asked=resumed[:40], hint="send the id as it was given")
         first = int(resumed) + 1
+    return await stream_events(call, ServerSentEvents(call.http), first)
+
+
+async def stream_events(call: RequestContext, sink: EventSink, first: int | None) -> web.StreamResponse:
+    """Send what the ledger applied, from the index *first* on or from now on, until the client or the host ends."""
 
     async def since(index: int) -> AsyncIterator[Item]:
         recent = call.app.hub.recent(index)
@@ -200,18 +257,18 @@ async def get_events(call: RequestContext) -> Any:
 
     with call.app.hub.listen_to_events() as listener:
         start = _nothing() if first is None else since(first)
-        if call.only is None:
-            return await send_events(call.http, listener, start, lambda last: since(last + 1))
+        if call.scope.is_all:
+            return await send_events(call.http, sink, listener, start, lambda last: since(last + 1))
         users: dict[str, str | None] = {}
 
         async def own(item: Item) -> Item | None:
             # What was decided of it once is decided for good: a job stays its user's.
             if len(users) > USERS_KEPT:
                 users.clear()
-            kept = await own_changes(call, json.loads(item.data), users)
+            kept = await changes_in_reach(call, json.loads(item.data), users)
             return None if kept is None else Item(item.index, encode_json(kept))
 
-        return await send_events(call.http, listener, start, lambda last: since(last + 1), own=own)
+        return await send_events(call.http, sink, listener, start, lambda last: since(last + 1), own=own)
 
 
 async def _nothing() -> AsyncIterator[Item]:

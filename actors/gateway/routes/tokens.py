@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from actorgrid.access import Right
 from actorgrid.actors.gateway.schemas.answers import TokenMade, TokenRequest, TokenRevoked, TokensAnswer
 from actorgrid.actors.gateway.server.route import RequestContext, Route, RouteTable
 from actorgrid.actors.ledger.messages import Query
@@ -16,7 +17,7 @@ COMMIT_TIMEOUT_S = 35.0
 _SHOWN = ("id", "made_by", "made_at", "expires_at", "uses_max", "used_by", "revoked_at")
 
 
-@ROUTES.add("GET", "/api/tokens", TokensAnswer, "tokens")
+@ROUTES.add("GET", "/api/tokens", TokensAnswer, "tokens", Right.MANAGE_TRUST)
 async def get_tokens(call: RequestContext) -> Any:
     """Join tokens: who made them, who used them.
 
@@ -26,7 +27,15 @@ async def get_tokens(call: RequestContext) -> Any:
     return {"tokens": [{name: record[name] for name in _SHOWN} for record in records]}
 
 
-@ROUTES.add("POST", "/api/tokens", TokenMade, "tokens", request=TokenRequest, errors=(BadRequest, WrongState))
+@ROUTES.add(
+    "POST",
+    "/api/tokens",
+    TokenMade,
+    "tokens",
+    Right.MANAGE_TRUST,
+    request=TokenRequest,
+    errors=(BadRequest, WrongState),
+)
 async def post_token(call: RequestContext) -> Any:
     """Make a join token; its text is in this answer and nowhere else."""
     if call.app.host.enrolment is None:
@@ -40,7 +49,7 @@ async def post_token(call: RequestContext) -> Any:
     return await call.ask("join_server", MakeJoinToken(wanted.ttl_s, wanted.uses, by="http"), COMMIT_TIMEOUT_S)
 
 
-@ROUTES.add("DELETE", "/api/tokens/{id}", TokenRevoked, "tokens", errors=(UnknownJoinToken,))
+@ROUTES.add("DELETE", "/api/tokens/{id}", TokenRevoked, "tokens", Right.MANAGE_TRUST, errors=(UnknownJoinToken,))
 async def delete_token(call: RequestContext) -> Any:
     """Take a join token back: it lets nobody in any more."""
     token_id = call.part("id")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from actorgrid.access import Right
 from actorgrid.actors.gateway.schemas.trust import (
     RenewalAsked,
     RenewalRequest,
@@ -20,13 +21,15 @@ ROUTES = RouteTable(Route)
 COMMIT_TIMEOUT_S = 35.0
 
 
-@ROUTES.add("GET", "/api/ca", TrustAnswer, "trust", errors=(WrongState,))
+@ROUTES.add("GET", "/api/ca", TrustAnswer, "trust", Right.MANAGE_TRUST, errors=(WrongState,))
 async def get_trust(call: RequestContext) -> Any:
     """The cluster's authority: fingerprint, who has its key, certificates of members."""
     return await _ask(call, ShowTrust())
 
 
-@ROUTES.add("POST", "/api/ca/rotate", RotationBegun, "trust", request=RotationRequest, errors=(WrongState,))
+@ROUTES.add(
+    "POST", "/api/ca/rotate", RotationBegun, "trust", Right.MANAGE_TRUST, request=RotationRequest, errors=(WrongState,)
+)
 async def post_rotation(call: RequestContext) -> Any:
     """Introduce the next authority; the rest of the rotation follows by itself.
 
@@ -35,7 +38,9 @@ async def post_rotation(call: RequestContext) -> Any:
     return await _ask(call, RotateAuthority(call.body_as(RotationRequest).call_off))
 
 
-@ROUTES.add("POST", "/api/ca/renew", RenewalAsked, "trust", request=RenewalRequest, errors=(WrongState,))
+@ROUTES.add(
+    "POST", "/api/ca/renew", RenewalAsked, "trust", Right.MANAGE_TRUST, request=RenewalRequest, errors=(WrongState,)
+)
 async def post_renewal(call: RequestContext) -> Any:
     """Have this host ask for a new certificate now."""
     return await _ask(call, RenewCertificate(call.body_as(RenewalRequest).new_key))

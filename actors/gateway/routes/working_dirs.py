@@ -6,6 +6,7 @@ from typing import Any
 
 from pydantic import Field
 
+from actorgrid.access import Right
 from actorgrid.actors.gateway.server.route import RequestContext, Route, RouteTable
 from actorgrid.errors import BodyTooLarge, DiskFull
 from actorgrid.models import AnswerBody, RequestBody
@@ -29,7 +30,13 @@ class WorkingDirAnswer(AnswerBody):
 
 
 @ROUTES.add(
-    "POST", "/api/working-dirs", WorkingDirAnswer, "jobs", request=WorkingDirRequest, errors=(DiskFull, BodyTooLarge)
+    "POST",
+    "/api/working-dirs",
+    WorkingDirAnswer,
+    "jobs",
+    Right.SUBMIT_JOBS,
+    request=WorkingDirRequest,
+    errors=(DiskFull, BodyTooLarge),
 )
 async def post_working_dir(call: RequestContext) -> Any:
     """Keep the archive of a working directory, for jobs that name it. It is not looked into here."""

@@ -75,6 +75,8 @@ class ClusterAnswer(AnswerBody):
     far as the host that answers knows. ``can_commit``: whether anything new can be accepted. ``last_known``: null
     unless this is not of now. ``binding``: what is short for the jobs that wait: ``resource``, how many of them are
     ``waiting`` for it, the ``text``, and ``idle_gpus``; null where nothing is. ``sites``: none where no host said one.
+    ``gpu_limits``: of gpu_compute and gpu_memory, how many devices there are by who would hold a share to what it has.
+    ``isolation``: by aspect of work, how many hosts there are by who would enforce it at their strongest level.
     """
 
     name: str
@@ -90,6 +92,8 @@ class ClusterAnswer(AnswerBody):
     gpus_present: int | None = None
     gpu_allocated_milli: int
     gpu_capacity_milli: int
+    gpu_limits: dict[str, dict[str, int]] = {}
+    isolation: dict[str, dict[str, int]] = {}
     binding: dict[str, Any] | None = None
     jobs: dict[str, Any]
     performance: dict[str, Any]
@@ -109,6 +113,26 @@ class GpusAnswer(AnswerBody):
 
     gpus: list[GPUDevice]
     last_known: LastKnown | None = None
+
+
+class GpuTotalsAnswer(AnswerBody):
+    """What the GPUs of all hosts read together; ``null``: none of them tells it.
+
+    Of another host it is what it told last: some seconds old at most, unless nothing moved.
+    """
+
+    hosts: int
+    """Whose readings are in it."""
+    hosts_unknown: int
+    """There are so many more of which nothing is known now."""
+    gpus: int
+    gpus_unavailable: int
+    memory_bytes: int
+    memory_used_bytes: int | None
+    utilization_percent: float | None
+    watts: float | None
+    hottest_celsius: float | None
+    oldest_at: float | None
 
 
 class Allocation(AnswerBody):
@@ -349,7 +373,7 @@ class WhyAnswer(AnswerBody):
     explain: dict[str, Any] | None = None
     steps: dict[str, int] | None = None
     enforced_by: dict[str, str] = {}
-    """Of a job that is placed or runs: who holds it to its gpu_compute and gpu_memory."""
+    """Of a job that is placed or runs: who enforces what it was granted, by aspect."""
 
 
 class LogsQuery(RequestBody):
@@ -519,53 +543,6 @@ class DrainAnswer(AnswerBody):
 
     host: str
     draining: bool
-
-
-class KeyRequest(RequestBody):
-    """Whose an API key is, and how long it lives."""
-
-    user_id: str = Field(default="local", min_length=1, max_length=128)
-    ttl_s: float = Field(default=30 * 86_400.0, ge=60, le=3650 * 86_400)
-
-
-class KeyMade(AnswerBody):
-    """A new API key. ``key`` is shown here and nowhere else.
-
-    ``url``: where clients of other machines reach this host; ``ca_fingerprint``: by what they know the cluster, null
-    for a host that is alone.
-    """
-
-    key: str
-    id: str
-    user_id: str
-    expires_at: float
-    url: str
-    ca_fingerprint: str | None
-
-
-class ApiKey(AnswerBody):
-    """What the cluster knows of an API key: no secret."""
-
-    id: str
-    user_id: str
-    roles: list[str]
-    made_by: str
-    made_at: float
-    expires_at: float
-    revoked_at: float | None
-
-
-class KeysAnswer(AnswerBody):
-    """All API keys that are remembered, in the order they were made."""
-
-    keys: list[ApiKey]
-
-
-class KeyRevoked(AnswerBody):
-    """It opens nothing from then on."""
-
-    id: str
-    revoked_at: float
 
 
 class SessionRequest(RequestBody):

@@ -9,6 +9,8 @@ from pydantic import Field
 from actorgrid.job_arrays import TEXT_CHARS_MAX
 from actorgrid.models import AnswerBody, Job, RequestBody
 
+ITEMS_BYTES_MAX = 512 * 1024
+
 
 class GraphAccepted(AnswerBody):
     """A graph that was accepted."""
@@ -133,3 +135,28 @@ class GraphRetried(AnswerBody):
 
     state: str
     again: int
+
+
+class ItemsRequest(RequestBody):
+    """Where somebody is with the items of a step."""
+
+    attempt_id: str = Field(default="", max_length=128, description="whose items they are; empty: nobody has come yet")
+    position: int = Field(default=0, ge=0, le=2**53, description="bytes to leave out at the start")
+    size: int = Field(default=0, ge=0, le=ITEMS_BYTES_MAX, description="at most so many bytes; 0: only how it goes")
+    taken: int = Field(
+        default=0, ge=0, le=2**53, description="items that were taken: who makes them is held back by it"
+    )
+    by: str = Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]{0,99}$", description="the attempt that takes them")
+    wait_s: float = Field(default=0.0, ge=0, le=5)
+
+
+class ItemsAnswer(AnswerBody):
+    """Items of a step, from a position on."""
+
+    state: str
+    """running; over (it has succeeded, and *size* is all of it); away: no attempt of it runs; gone: what it gave is
+    nowhere any more."""
+    attempt_id: str
+    size: int
+    """Bytes that there are by now."""
+    data: bytes = Field(description="base64 in JSON")

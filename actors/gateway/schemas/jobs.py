@@ -2,15 +2,23 @@
 
 from __future__ import annotations
 
-from pydantic import AwareDatetime, Field
+from dataclasses import fields
+from typing import Annotated, Any
 
-from actorgrid.labels import LABELS_MAX
-from actorgrid.models import AnswerBody, JobId, Labels, RequestBody
+from pydantic import AfterValidator, AliasChoices, AwareDatetime, Field
+
+from actorgrid.demand import DemandEdit
+from actorgrid.labels import CHANGES_MAX, LABEL_CHARS_MAX, LABELS_MAX, checked_changes
+from actorgrid.models import AnswerBody, Bytes, JobId, Labels, Name, RequestBody, share_or_whole
 
 WAITED_MAX = 1_000
 """Jobs that one request waits for."""
 RESULTS_MAX = 64
 """Jobs whose results one answer has."""
+
+LabelChanges = Annotated[
+    dict[str, Annotated[str, Field(max_length=LABEL_CHARS_MAX)] | None], AfterValidator(checked_changes)
+]
 
 
 class EditRequest(RequestBody):
@@ -26,6 +34,34 @@ class EditRequest(RequestBody):
     deadline_s: float | None = Field(
         default=None, gt=0, le=1e9, description="it is to be done so many seconds from now; instead of deadline"
     )
+    gpus: Annotated[float, AfterValidator(share_or_whole)] = Field(
+        default=0.0, ge=0, le=1024, description="GPUs: a fraction of one, or a whole number; 0: none of any kind"
+    )
+    gpu_memory_bytes: Bytes = Field(
+        default=0,
+        validation_alias=AliasChoices("gpu_memory_bytes", "gpu_memory"),
+        description="device memory needed on each GPU",
+    )
+    gpu_models: list[Name] = Field(
+        default_factory=list, max_length=64, description="acceptable models, vendors, architectures; empty: any"
+    )
+    cpus: float = Field(default=1.0, ge=0, le=4096)
+    memory_bytes: Bytes = Field(
+        default=0, validation_alias=AliasChoices("memory_bytes", "memory"), description="host memory; 0: not limited"
+    )
+    labels: LabelChanges = Field(
+        default_factory=dict,
+        max_length=CHANGES_MAX,
+        description="labels that it is to have beside its others; null takes one away",
+    )
+
+    def demand(self) -> DemandEdit:
+        """What it is to ask for that is another."""
+        names = {each.name for each in fields(DemandEdit)} & self.model_fields_set
+        named = {name: getattr(self, name) for name in names}
+        if "gpu_models" in named:
+            named["gpu_models"] = tuple(named["gpu_models"])
+        return DemandEdit(**named)
 
 
 class ChannelQuery(RequestBody):
@@ -53,6 +89,10 @@ class JobEdited(AnswerBody):
     priority: int
     max_execution_time_s: float | None
     deadline: float | None = None
+    resources: dict[str, Any] | None = None
+    """What each attempt asks for, where that was changed."""
+    labels: dict[str, str] | None = None
+    """All its labels, where these were changed."""
 
 
 class JobRetried(AnswerBody):

@@ -6,11 +6,14 @@ Everything here lives in the loop's thread.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import difflib
 import functools
 import logging
+import math
 import os
 import secrets
+import threading
 import time
 from collections.abc import Awaitable, Callable, Coroutine
 from concurrent.futures import ThreadPoolExecutor
@@ -20,10 +23,12 @@ from aiohttp import web
 from pydantic import BaseModel
 
 import actorgrid
+from actorgrid.access import EVERYTHING, Identity
 from actorgrid.actors.files.blob_store import BlobStore
 from actorgrid.actors.gateway.graph_files import GraphFiles
 from actorgrid.actors.gateway.routes import (
     alerts,
+    audit,
     cluster,
     environments,
     faults,
@@ -44,35 +49,52 @@ from actorgrid.actors.gateway.routes import (
     mig,
     notifications,
     objects,
+    partitions,
+    paths,
     quotas,
     relays,
     schedules,
+    services,
     sessions,
+    sign_in,
     state,
+    tenant_secrets,
+    tenants,
+    token_streams,
     tokens,
     trust,
+    tuning,
     usage,
+    websockets,
     working_dirs,
 )
+from actorgrid.actors.gateway.sign_in import SignIns
 from actorgrid.actors.host.children import CHILDREN, OF_A_CLUSTER
 from actorgrid.actors.host.context import HostContext
 from actorgrid.actors.ledger.client import LedgerClient
+from actorgrid.actors.security.audit_log import AuditLog
 from actorgrid.actors.telemetry.collect import collect
 from actorgrid.actors.telemetry.processes import read_processes
 from actorgrid.actors.telemetry.prometheus import HttpFigures, render
 from actorgrid.configs.schema import Settings
-from actorgrid.errors import ActorGridError, BadRequest, HostUnreachable, NotFound
+from actorgrid.errors import ActorGridError, BadRequest, HostUnreachable, NotFound, TooManyRequests
 from actorgrid.sizes import STATE_KEY_MAX
 from actorgrid.supervisors.span_sender import sender_for
 
-from .auth import TokenGate, allowed_names, check_host, is_here
+from .audit_rules import FIRST, facts_of, is_told
+from .auth import TokenGate, allowed_names, authorization_of, check_host, is_here, is_of_door
 from .bridge import Bridge
 from .codec import JSON, MSGPACK, BodyReader, decode, encode_json, encode_msgpack, parse_query, wants_msgpack
 from .connections import Connections
+from .door_headers import PEER_HEADER
 from .hub import Hub
 from .openapi import document
-from .rights import check_route
+from .rechecks import Rechecks
+from .request_rate import RequestLimits, RequestRate
+from .rights import scope_of
 from .route import REQUEST_STATE, RequestContext, RequestState, Route
+from .token_streams import TokenStreams
+from .websocket import WebSockets
 from .worker_relay import WorkerRelays
 
 if TYPE_CHECKING:
@@ -88,13 +110,17 @@ _SUBJECTS = (
     usage,
     faults,
     alerts,
+    tuning,
     hosts,
     quotas,
+    audit,
     tokens,
     keys,
+    sign_in,
     trust,
     leaving,
     load,
+    paths,
     inspect,
     jobs,
     job_files,
@@ -103,19 +129,30 @@ _SUBJECTS = (
     job_channels,
     graphs,
     schedules,
+    services,
     notifications,
     working_dirs,
     state,
+    tenant_secrets,
     locks,
+    websockets,
     mig,
+    partitions,
     sessions,
     relays,
     leases,
+    tenants,
+    token_streams,
 )
 ROUTES = tuple(route for subject in _SUBJECTS for route in subject.ROUTES.routes)
 """All that is served, and all that is documented."""
 
+KEPT_S = 5.0
+"""So long an answer waits for its audit record to be on the disk."""
+SCRAPE_KEPT_S = 0.2
 LARGE_BODY = 512 * 1024
+STRANGERS_BODY_MAX = 64 * 1024
+"""Bytes of a body that comes without a token."""
 POOL_THREADS = 4
 """Threads that write blobs, and read what the system says of processes."""
 FILE_THREADS = 4
@@ -183,9 +220,21 @@ class GatewayApp:
         self.idle.set()
         self.connections = Connections()
         self.relays = WorkerRelays(self)
+        self.websockets = WebSockets()
+        self.token_streams = TokenStreams(host.paths.security_dir)
+        self.door_secret = ""
+        """What the host's gRPC door shows; empty: there is none."""
+        self.rechecks = Rechecks(gate)
+        self.rates = RequestLimits()
+        self.sign_ins = SignIns(self)
+        self.audit_signed: Callable[[AuditLog], None] = lambda _: None
+        """Told, in the audit log's thread, of each head that it signed."""
+        self._audit: AuditLog | None = None
+        self._audit_lock = threading.Lock()
         self._pool = ThreadPoolExecutor(POOL_THREADS, thread_name_prefix="gateway-files")
         self._file_pool = ThreadPoolExecutor(FILE_THREADS, thread_name_prefix="gateway-output")
         self._scrape: asyncio.Task[bytes] | None = None
+        self._scraped: tuple[float, bytes] = (-math.inf, b"")
         enrolment = host.enrolment
         self._names = allowed_names(host.settings.cluster.bind, *(() if enrolment is None else (enrolment.address,)))
         self._background: set[asyncio.Task[None]] = set()
@@ -224,7 +273,19 @@ class GatewayApp:
         self._pool.shutdown(wait=True, cancel_futures=True)
         if self.spans is not None:
             self.spans.close()
+        if self._audit is not None:
+            self._audit.close()
         self._file_pool.shutdown(wait=False, cancel_futures=True)  # a disk that hangs does not keep us
+
+    @property
+    def audit(self) -> AuditLog:
+        """The audit log, opened for its first record or reader: what signs it takes 10 MB, which a host that nobody
+        asks anything does without."""
+        with self._audit_lock:
+            if self._audit is None:
+                folder, bytes_max = self.host.paths.audit_dir, lambda: int(self.settings.security.audit_bytes)
+                self._audit = AuditLog(folder, self.host.host_id, bytes_max, self.audit_signed)
+            return self._audit
 
     # -- figures
 
@@ -235,6 +296,14 @@ class GatewayApp:
         # Shielded: were the first to ask cancelled, the others would lose the scrape that they share.
         return await asyncio.shield(self._scrape)
 
+    async def latest_scrape(self) -> bytes:
+        """The metrics as text, as they were at most ``SCRAPE_KEPT_S`` ago: many may ask for them all the time."""
+        loop = asyncio.get_running_loop()
+        if loop.time() - self._scraped[0] > SCRAPE_KEPT_S:
+            text = await self.scrape()
+            self._scraped = (loop.time(), text)
+        return self._scraped[1]
+
     async def _collect(self) -> bytes:
         async def read(pids: dict[str, int]) -> Any:
             return await self.in_pool(lambda: read_processes(pids))
@@ -244,6 +313,28 @@ class GatewayApp:
         reading = await collect(self.bridge.call, names, read, ("gateway", os.getpid()))
         self.figures.note(len(self.connections), self.gate.refused_total)
         return render(reading, self.host.hostname, self.figures)
+
+    def charge(self, who: Identity, cost: int = 1) -> None:
+        """Count requests of *who*. Raises TooManyRequests."""
+        limits = self.settings.security
+        left = self.rates.take(
+            who,
+            RequestRate(limits.requests_per_s, limits.requests_burst),
+            RequestRate(limits.tenant_requests_per_s, limits.tenant_requests_burst),
+            time.monotonic_ns(),
+            cost,
+        )
+        if left is None:
+            return
+        REQUEST_STATE.get().headers = left.headers
+        if left.wait_s:
+            raise TooManyRequests(
+                f"too many requests of this {left.name}",
+                asked=who.name,
+                found=f"{left.rate.per_s} a second, {left.rate.burst} at once",
+                hint=f"wait {left.wait_s} s; jobs that are submitted together need one request",
+                retry_after_s=left.wait_s,
+            )
 
     # -- answers
 
@@ -257,13 +348,14 @@ class GatewayApp:
         self, request: web.Request, error: ActorGridError, status: int | None = None, allow: str = ""
     ) -> web.Response:
         """The HTTP answer for a named error."""
+        REQUEST_STATE.get().outcome = error.code
         response = self.encoded(request, {"error": error.to_dict()}, status or error.http_status)
         if response.status == 401:
             response.headers["WWW-Authenticate"] = "Bearer"
         if allow:
             response.headers["Allow"] = allow
         if response.status == 429:
-            response.headers["Retry-After"] = "1"
+            response.headers["Retry-After"] = str(error.details.get("retry_after_s", 1))
         return response
 
     # -- the application
@@ -296,16 +388,19 @@ class GatewayApp:
                 )
             else:
                 query = None
-            caller, only = REQUEST_STATE.get().caller, REQUEST_STATE.get().only
+            who = REQUEST_STATE.get().who
             # Before the body is read: what the caller may not do must not cost memory.
-            check_route(route, only)
+            scope = scope_of(route, who) if route.token else EVERYTHING
+            if not route.unlimited:
+                self.charge(who)
             if route.request is None:
-                result = await route.handler(RequestContext(self, request, None, query, caller, only))
+                result = await route.handler(RequestContext(self, request, None, query, who, scope))
             else:
-                raw = await self.bodies.read(request, self.settings.security.max_body_bytes)
+                limit = self.settings.security.max_body_bytes
+                raw = await self.bodies.read(request, limit if route.token else min(limit, STRANGERS_BODY_MAX))
                 try:
                     body = await self._decoded(raw, request.content_type, route.request)
-                    result = await route.handler(RequestContext(self, request, body, query, caller, only))
+                    result = await route.handler(RequestContext(self, request, body, query, who, scope))
                 finally:
                     self.bodies.done(raw)
             if isinstance(result, web.StreamResponse):
@@ -329,7 +424,9 @@ class GatewayApp:
         self.serving += 1
         self.idle.clear()
         status = 500
-        request_state = RequestState()
+        request_state = RequestState(address=request.remote)
+        if is_of_door(request, self.door_secret):
+            request_state.address = request.headers.get(PEER_HEADER, "")[:64]
         REQUEST_STATE.set(request_state)
         try:
             try:
@@ -348,8 +445,11 @@ class GatewayApp:
             except Exception:  # noqa: BLE001 - the outermost loop of a request: told by reference, logged in full
                 response = self._unexpected(request)
             status = response.status
+            await self._tell(request, request_state, status)
             return response
         finally:
+            if not request_state.told:
+                self._audited(request, request_state, status)
             self.serving -= 1
             if not self.serving:
                 self.idle.set()
@@ -370,24 +470,46 @@ class GatewayApp:
         check_host(request.headers.get("Host"), self._names)
         # Everything under /api asks for the token, paths that do not exist too: a stranger learns nothing here.
         if request.path.startswith("/api"):
-            REQUEST_STATE.get().caller = self.admit(request)
+            REQUEST_STATE.get().who = self.admit(request)
+            with self.rechecks.open(request):
+                return await handler(request)
         return await handler(request)
 
-    def admit(self, request: web.Request) -> str:
+    def admit(self, request: web.Request) -> Identity:
         """Find out who asks, by the token. Raises WrongToken, or Overloaded after too many wrong ones."""
-        source = "" if is_here(request.remote) else str(request.remote)
-        token = request.headers.get("Authorization")
+        address = REQUEST_STATE.get().address
+        source = "" if is_here(address) else str(address)
+        token = authorization_of(request)
         now_s = asyncio.get_running_loop().time()
-        # The credentials of work first: for the other check they are wrong tokens, and count as such.
-        work = self.gate.check_work(token, now_s, source)
-        if work is None:
-            caller = self.gate.check(token, now_s, time.time(), source)
-        else:
-            caller, REQUEST_STATE.get().only = work
+        who = self.gate.check(token, now_s, time.time(), source)
         connection = request.protocol
         if isinstance(connection, ProvableConnection):
-            connection.prove(caller)
-        return caller
+            connection.prove(who.name)
+        return who
+
+    def _audited(self, request: web.Request, state: RequestState, status: int) -> asyncio.Future[None] | None:
+        """Have the audit log tell of a request, if it is one of those. Done once the record is on the disk."""
+        state.told = True
+        if not is_told(state.route, state.outcome):
+            return None
+        loop = asyncio.get_running_loop()
+        kept: asyncio.Future[None] = loop.create_future()
+
+        def done() -> None:
+            if not kept.done():
+                kept.set_result(None)
+
+        def when_kept() -> None:
+            with contextlib.suppress(RuntimeError):  # the loop has ended
+                loop.call_soon_threadsafe(done)
+
+        self.audit.add(facts_of(request, state, status), when_kept)
+        return kept
+
+    async def _tell(self, request: web.Request, state: RequestState, status: int) -> None:
+        kept = self._audited(request, state, status)
+        if kept is not None and state.route is not None and state.route.right in FIRST and status < 400:
+            await asyncio.wait((kept,), timeout=KEPT_S)
 
     def _instead(self, request: web.Request, error: ActorGridError, status: int | None = None) -> web.StreamResponse:
         if REQUEST_STATE.get().streaming:
@@ -450,3 +572,4 @@ def nearest_path(path: str) -> str:
 
 async def _add_headers(_request: web.Request, response: web.StreamResponse) -> None:
     response.headers.update(SECURITY_HEADERS)
+    response.headers.update(REQUEST_STATE.get().headers)

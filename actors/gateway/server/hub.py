@@ -144,6 +144,11 @@ def view_change(kind: str, identity: str, record: Any) -> dict[str, Any]:
     elif kind == "schedule" and isinstance(record, dict):
         # Without what its jobs are: the addresses that they tell, their environment.
         shown |= {"state": "set", "value": {name: value for name, value in record.items() if name != "job"}}
+    elif kind == "service" and isinstance(record, dict):
+        # Without what its replicas run: their environment.
+        own = ("revision", "target", "problem")
+        shown |= {"state": "set", **{name: record[name] for name in own}}
+        shown["replicas"] = {each["job_id"]: each["state"] for each in record["replicas"]}
     elif record is None:
         shown["state"] = "released" if kind == "allocation" else "gone"
     else:

@@ -11,9 +11,9 @@ from typing import Any
 
 from actorgrid.actors.cluster.messages import ClusterHealthReport, HealthReport
 from actorgrid.actors.gateway.job_notices import notices_shown
+from actorgrid.actors.gpu.enforcement import enforced_of_job
 from actorgrid.actors.ledger.notice_records import NoticeRecord
 from actorgrid.actors.ledger.record_types import NO_HOST, HostRecord, JobRecord
-from actorgrid.actors.work.enforcement import enforced_of_job
 from actorgrid.amounts import duration
 from actorgrid.errors import ActorGridError
 from actorgrid.models import HostPresence, JobState
@@ -70,19 +70,18 @@ def marked(
     known: Plain | None,
     names: Mapping[str, HostRecord],
     notices: Mapping[str, NoticeRecord],
-    memory_watch: str,
 ) -> list[Plain]:
     """*jobs*, with why they are ``unconfirmed`` where they are placed or run on a host that is not there, and who holds
     them to what they have of GPUs.
 
-    *names*: records of hosts. *notices*: what jobs are still to tell, or could not. *memory_watch*: that setting.
+    *names*: records of hosts. *notices*: what jobs are still to tell, or could not.
     """
     return [
         {
             **job,
             **notices_shown(job, notices),
             "unconfirmed": _unconfirmed(job, known, names),
-            "enforced_by": enforced_of_job(job, names, memory_watch),
+            "enforced_by": enforced_of_job(job, names),
         }
         for job in jobs
     ]

@@ -33,6 +33,8 @@ if TYPE_CHECKING:
 FIRST_REQUEST_S = 15.0
 """A connection must bring the head of its first request within this time."""
 KEEP_ALIVE_S = 75.0
+SLOW_READER_S = 60.0
+"""A client that leaves an answer unread for so long, with 64 KiB of it waiting here, is cut off."""
 LINGER_S = 2.0
 """How long the rest of a refused body is read, so that the client gets to see the refusal."""
 MAX_HEAD_BYTES = 16 * 2**10
@@ -43,13 +45,14 @@ DRAIN_S = 2.0
 class Connection(RequestHandler):
     """aiohttp's connection with a time limit on the first request and on the first token, and errors in our form."""
 
-    __slots__ = ("_deadlines", "_here", "_table")
+    __slots__ = ("_deadlines", "_here", "_slow", "_table")
 
     def __init__(self, table: Connections, here: bool, served: web.Server, **settings: Any) -> None:
         super().__init__(served, **settings)
         self._table = table
         self._here = here
         self._deadlines: list[asyncio.TimerHandle] = []
+        self._slow: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Take a place, and start the clocks."""
@@ -93,10 +96,27 @@ class Connection(RequestHandler):
             if self.idle:
                 self.force_close()
 
+    def pause_writing(self) -> None:
+        """What is answered is not read fast enough: from now on the client has ``SLOW_READER_S`` to go on."""
+        super().pause_writing()
+        if self._slow is None:
+            self._slow = self._loop.call_later(SLOW_READER_S, self.close_now)
+
+    def resume_writing(self) -> None:
+        """The client has read."""
+        super().resume_writing()
+        self._reads()
+
+    def _reads(self) -> None:
+        if self._slow is not None:
+            self._slow.cancel()
+            self._slow = None
+
     def connection_lost(self, exc: BaseException | None) -> None:
         """Stop the clocks, and give the place back."""
         for deadline in self._deadlines:
             deadline.cancel()
+        self._reads()
         self._table.remove(self)
         super().connection_lost(exc)
 
@@ -236,6 +256,8 @@ class LoopThread(threading.Thread):
         self._bridge.stop_waiting()
         app.hub.close("stopping")
         app.relays.close()
+        app.websockets.close()
+        await app.token_streams.close()
         try:
             async with asyncio.timeout(DRAIN_S):
                 await app.idle.wait()

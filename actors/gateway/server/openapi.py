@@ -17,6 +17,7 @@ from actorgrid.errors import (
     CallTimeout,
     MalformedBody,
     NoSuchActor,
+    NotAllowed,
     Overloaded,
     WrongToken,
 )
@@ -120,7 +121,7 @@ def errors_of(route: Route) -> tuple[type[ActorGridError], ...]:
     """Everything an operation may refuse with: its own conditions and those of its kind."""
     common: list[type[ActorGridError]] = [BadRequest]
     if route.token:
-        common += [WrongToken, Overloaded, NoSuchActor, CallTimeout]
+        common += [WrongToken, NotAllowed, Overloaded, NoSuchActor, CallTimeout]
     if route.request is not None:
         common += [MalformedBody, BodyTooLarge]
     return tuple(dict.fromkeys((*route.errors, *common)))

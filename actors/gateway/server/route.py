@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from contextvars import ContextVar
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Concatenate, Generic, Literal, ParamSpec, TypeVar, cast
 
 from aiohttp import web
 from pydantic import BaseModel
 
+from actorgrid.access import DEFAULT_TENANT, Identity, Right, Role, Scope
 from actorgrid.actors.ledger.client import LEADERLESS_S
 from actorgrid.actors.ledger.command import Command
 from actorgrid.errors import ActorGridError
@@ -19,6 +20,8 @@ if TYPE_CHECKING:
     from .application import GatewayApp
 
 COMMIT_S = 30.0
+NOBODY = Identity("", "", Role.VIEWER, DEFAULT_TENANT)
+"""Who has shown nothing, at a path that asks for nothing."""
 ModelT = TypeVar("ModelT", bound=BaseModel)
 P = ParamSpec("P")
 Media = Literal["application/octet-stream", "text/event-stream", "text/plain", "application/json"]
@@ -32,10 +35,15 @@ class RequestContext:
     http: web.Request
     body: Any
     query: Any
-    caller: str = ""
+    who: Identity
     """Who asks, by the token."""
-    only: str | None = None
-    """Work asks, with the rights of this user: what is another's is not for it. ``None``: whoever may do all."""
+    scope: Scope
+    """What of others is in reach of the route's right: what is not, is not there for whoever asks."""
+
+    @property
+    def caller(self) -> str:
+        """Who asks, as records and logs name it."""
+        return self.who.name
 
     def part(self, name: str) -> str:
         """The decoded part of the path under that name."""
@@ -77,8 +85,10 @@ class Route:
     """One operation: what is served and what is documented come from this and the handler's docstring alone.
 
     ``path`` may hold ``{name}`` and ``{name:pattern}``. ``answer`` is a model, or the media type of a body that
-    is not one. ``other`` lists further statuses that carry the answer's model (readiness has one). ``waits``: it may
-    take as long as the client says, so that its time is no figure.
+    is not one. ``right``: what whoever asks must have. ``other`` lists further statuses that carry the answer's model
+    (readiness has one). ``waits``: it may take as long as the client says, so that its time is no figure.
+    ``unlimited``: it gives something back, or keeps it: no key asks that too often. ``websocket``: the connection
+    becomes one, whose messages are of the answer's form.
     """
 
     handler: Handler
@@ -86,6 +96,7 @@ class Route:
     path: str
     answer: type[BaseModel] | Media
     tag: str
+    right: Right
     request: type[BaseModel] | None = None
     query: type[BaseModel] | None = None
     errors: tuple[type[ActorGridError], ...] = ()
@@ -93,6 +104,8 @@ class Route:
     other: tuple[int, ...] = ()
     token: bool = True
     waits: bool = False
+    unlimited: bool = False
+    websocket: bool = False
 
     @property
     def summary(self) -> str:
@@ -102,7 +115,7 @@ class Route:
     @property
     def streams(self) -> bool:
         """Whether the answer may go on for as long as the client listens."""
-        return self.answer == "text/event-stream" or self.answer == "application/octet-stream"
+        return self.websocket or self.answer in ("text/event-stream", "application/octet-stream")
 
     @property
     def documented_path(self) -> str:
@@ -147,8 +160,15 @@ class RequestState:
 
     route: Route | None = None
     streaming: bool = False
-    caller: str = ""
-    only: str | None = None
+    who: Identity = NOBODY
+    address: str | None = None
+    """Where it comes from: of a request through another door of this host, what that says."""
+    headers: Mapping[str, str] = field(default_factory=dict)
+    """What is added to its answer."""
+    outcome: str = ""
+    """The name of the error that it is answered with."""
+    told: bool = False
+    """Whether the audit log knows of it, or has nothing to know."""
 
 
 REQUEST_STATE: ContextVar[RequestState] = ContextVar("gateway_request_state")

@@ -1,10 +1,14 @@
-"""Answers that go on: server-sent events and raw bytes, to clients that may be slow or gone."""
+"""Answers that go on: events and raw bytes, to clients that may be slow or gone.
+
+What is told is the same to a client that reads server-sent events and to one with a WebSocket (``websocket.py``).
+"""
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
 from contextlib import aclosing
+from typing import Protocol
 
 from aiohttp import web
 
@@ -88,20 +92,71 @@ def sse(data: bytes, event: str = "", event_id: int | str = 0) -> bytes:
     return head + b"data: " + data + b"\n\n"
 
 
+class EventSink(Protocol):
+    """Where the events of one client go. Each method raises ConnectionError when it is gone, or was too slow."""
+
+    @property
+    def response(self) -> web.StreamResponse:
+        """What the handler gives back, once it was begun."""
+
+    async def begin(self) -> None:
+        """Send the head: from here on an error can only break it off."""
+
+    async def send(self, data: bytes, event: str = "", event_id: int | str = 0) -> None:
+        """Send an event; *data* is JSON. Without a name it is a ``message``."""
+
+    async def still_here(self) -> None:
+        """A sign of life, where the transport has none of its own."""
+
+    async def end(self, reason: str) -> None:
+        """Say why nothing more comes, and hang up."""
+
+
+class ServerSentEvents:
+    """Events as ``text/event-stream``."""
+
+    response: web.StreamResponse
+
+    def __init__(self, request: web.Request) -> None:
+        self._request = request
+
+    async def begin(self) -> None:
+        """As of ``EventSink``."""
+        self.response = await begin(self._request, "text/event-stream", {"X-Accel-Buffering": "no"})
+        await self._write(b": listening\n\n")
+
+    async def send(self, data: bytes, event: str = "", event_id: int | str = 0) -> None:
+        """As of ``EventSink``."""
+        await self._write(sse(data, event, event_id))
+
+    async def still_here(self) -> None:
+        """As of ``EventSink``."""
+        await self._write(b": still here\n\n")
+
+    async def end(self, reason: str) -> None:
+        """As of ``EventSink``."""
+        await write(self._request, self.response, last_words(reason), within_s=FAREWELL_S)
+        await self.response.write_eof()
+        cut_off(self._request)
+
+    async def _write(self, data: bytes) -> None:
+        await write(self._request, self.response, data, last_words("lagging"))
+
+
 async def send_events(
     request: web.Request,
+    sink: EventSink,
     listener: Listener,
     start: AsyncIterator[Item],
     refill: Callable[[int], AsyncIterator[Item]],
     *,
     own: Callable[[Item], Awaitable[Item | None]] | None = None,
 ) -> web.StreamResponse:
-    """Server-sent events: those of *start*, then what *listener* gets, each index once.
+    """Events of the ledger: those of *start*, then what *listener* gets, each index once.
 
     ``refill(last)`` gives again what a gap may have hidden; *own* gives the part that the client may see, if any. Ends
-    with ``event: end`` and the reason when the client is too slow or the host stops.
+    with the reason when the client is too slow or the host stops.
     """
-    response = await begin(request, "text/event-stream", {"X-Accel-Buffering": "no"})
     last = 0
 
     async def send(item: Item) -> None:
@@ -111,18 +166,18 @@ async def send_events(
         last = max(last, item.index)
         shown = item if own is None else await own(item)
         if shown is not None:
-            await write(request, response, sse(shown.data, event_id=shown.index), last_words("lagging"))
+            await sink.send(shown.data, event_id=shown.index)
 
     async def send_all(items: AsyncIterator[Item]) -> None:
         async for item in items:
             await send(item)
 
-    return await follow(request, response, listener, lambda: send_all(start), send, lambda: send_all(refill(last)))
+    return await follow(request, sink, listener, lambda: send_all(start), send, lambda: send_all(refill(last)))
 
 
 async def follow(
     request: web.Request,
-    response: web.StreamResponse,
+    sink: EventSink,
     listener: Listener,
     first: Callable[[], Awaitable[None]],
     send: Callable[[Item], Awaitable[None]],
@@ -132,8 +187,8 @@ async def follow(
 
     A client that hears nothing for ``HEARTBEAT_S`` gets a sign of life.
     """
+    await sink.begin()
     try:
-        await write(request, response, b": listening\n\n")
         await first()
         while not gone(request):
             got = await listener.next(HEARTBEAT_S)
@@ -142,21 +197,24 @@ async def follow(
             elif got is not None:
                 await send(got)
             elif listener.ended:
-                await write(request, response, last_words(listener.ended), within_s=FAREWELL_S)
-                await response.write_eof()
-                break
+                await sink.end(listener.ended)
+                return sink.response
             else:
-                await write(request, response, b": still here\n\n", last_words("lagging"))
+                await sink.still_here()
     except ConnectionError:
-        return response  # the client went, or was made to
+        return sink.response  # the client went, or was made to
     cut_off(request)
-    return response
+    return sink.response
 
 
-def last_words(reason: str) -> bytes:
-    """The event that ends a stream."""
-    hint = {
+def hint_of(reason: str) -> str:
+    """What to do about a stream that ended for that reason."""
+    return {
         "lagging": "the client reads too slowly; connect again with Last-Event-ID",
         "stopping": "the host is stopping; connect again later with Last-Event-ID",
     }.get(reason, reason)
-    return sse(encode_json({"reason": reason, "hint": hint}), event="end")
+
+
+def last_words(reason: str) -> bytes:
+    """The server-sent event that ends a stream."""
+    return sse(encode_json({"reason": reason, "hint": hint_of(reason)}), event="end")

@@ -1,9 +1,9 @@
 """Relays: streams of clients on other machines to workers, each over one HTTP connection that was upgraded.
 
 A stream is joined to the socket on which the worker of a lease listens, or the shim of a job for those who come to
-that; or, where that is on another host, to this host's way there. What goes over it is between the client and the
-worker: nothing is read here. The client goes on over another connection, of any host, where this one breaks
-(transports/kept_stream.py).
+that, or to the one that leads to users' actors (links/actor_relays.py); or, where a worker or job is on another host,
+to this host's way there. What goes over it is between the client and the worker: nothing is read here. The client goes
+on over another connection, of any host, where this one breaks (transports/kept_stream.py).
 
 Bounds: ``RELAYS_MAX`` connections, ``STREAMS_OF_ALL_MAX`` streams, those whose worker is being looked for counted, and
 of each stream what its windows hold, or ``FIRST_BYTES_MAX`` before its worker is found; no worker is read while the
@@ -16,32 +16,32 @@ from __future__ import annotations
 import asyncio
 import logging
 import socket
-import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import msgpack
 from aiohttp import web
 
+from actorgrid.access import Scope
 from actorgrid.actors.cluster.messages import GetJob
 from actorgrid.actors.ledger.record_types import AllocationRecord, JobRecord
 from actorgrid.actors.links.messages import AskHost, OpenRelay
 from actorgrid.actors.links.pipe import Pipe
+from actorgrid.actors.work.attempt_specs import object_store_path
+from actorgrid.actors.work.environment import host_tag
 from actorgrid.actors.work.messages import FindChannel, FindWorker
 from actorgrid.errors import (
-    ActorDown,
     ActorGridError,
     BadRequest,
-    NotAllowed,
     NotSupported,
     Overloaded,
     PeerGone,
     UnknownAllocation,
-    WrongToken,
 )
 from actorgrid.transports.peer.calls import Stream
 from actorgrid.transports.peer.limits import Refusal
-from actorgrid.transports.peer.relay_end import GATEWAY_LIMITS, JOB, UPGRADE, WORKER, RelayEnd
+from actorgrid.transports.peer.relay_end import ACTOR, GATEWAY_LIMITS, JOB, UPGRADE, WORKER, RelayEnd
+from actorgrid.transports.user_actor_frames import encode_far_caller, far_actors_path, far_caller_of
 
 if TYPE_CHECKING:
     from .application import GatewayApp
@@ -55,7 +55,7 @@ FIRST_BYTES_MAX = 64 * 1024
 """A client says no more than its first frame before the worker has answered (``FIRST_FRAME_BYTES``)."""
 FIND_S = 5.0
 CATCH_UP_S = 5.0
-PROVE_AGAIN_S = 5.0
+PROVE_AGAIN_S = 0.3
 CHANNEL_PATHS_MAX = 256
 CHANNEL_PATH_GOOD_S = 5.0
 """A browser opens many connections to a port of a job, one after the other."""
@@ -94,17 +94,16 @@ class AsyncioNetLoop:
 
 
 class WorkerRelay(RelayEnd, asyncio.Protocol):
-    """One client's relay. *request*: the one that was upgraded; *only*: as of ``RequestContext``."""
+    """One client's relay. *request*: the one that was upgraded; *scope*: as of ``RequestContext``."""
 
-    def __init__(self, relays: WorkerRelays, request: web.Request, only: str | None) -> None:
+    def __init__(self, relays: WorkerRelays, request: web.Request, scope: Scope) -> None:
         loop = asyncio.get_running_loop()
         super().__init__("the client", False, GATEWAY_LIMITS, self._stream_came, relays.ended, loop.time)
         if request.transport is None:
             raise PeerGone("the client has left")
         self._relays = relays
-        self.only = only
+        self.scope = scope
         self.authorization = request.headers.get("Authorization")
-        self.source = request.remote or ""
         self._transport = request.transport
         self._before = request.protocol
         self._writable = True
@@ -160,8 +159,9 @@ class WorkerRelay(RelayEnd, asyncio.Protocol):
         return len(self._opening)
 
     def _stream_came(self, stream: Stream) -> None:
-        if stream.target not in (WORKER, JOB):
-            raise NotSupported("a relay leads to no such thing", asked=stream.target[:80], found=f"{WORKER}, {JOB}")
+        if stream.target not in (WORKER, JOB, ACTOR):
+            known = f"{WORKER}, {JOB}, {ACTOR}"
+            raise NotSupported("a relay leads to no such thing", asked=stream.target[:80], found=known)
         head = _read_head(stream.head)
         if self._relays.streams >= STREAMS_OF_ALL_MAX:
             raise Overloaded("this host relays its maximum of streams", found=f"{STREAMS_OF_ALL_MAX}")
@@ -184,17 +184,22 @@ class WorkerRelay(RelayEnd, asyncio.Protocol):
         stream.attach(said_before, given_up)
 
     async def _lead(self, stream: Stream, head: dict[str, Any], first: bytearray) -> None:
+        line = b""
         try:
             if stream.target == JOB:
-                path = await self._relays.channel_path(str(head.get("attempt_id")), self.only)
+                path = await self._relays.channel_path(str(head.get("attempt_id")), self.scope)
+            elif stream.target == ACTOR:
+                # Who may call it, the actor says: it has a secret with those who have its handle.
+                line, path = encode_far_caller(far_caller_of(head)), self._relays.actors_path()
             else:
-                path = await self._relays.worker_path(str(head.get("lease_id")), self.only)
+                path = await self._relays.worker_path(str(head.get("lease_id")), self.scope)
             try:
                 local = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_NONBLOCK | socket.SOCK_CLOEXEC)
             except OSError as error:
                 raise Overloaded(f"this host can open no more connections: {error.strerror}") from error
             try:
                 local.connect(path)
+                local.send(line)  # into an empty buffer, which has room for it
             except OSError as error:
                 local.close()
                 raise PeerGone(f"the worker takes no connections: {error.strerror}") from error
@@ -229,7 +234,7 @@ class WorkerRelays:
         """The number of streams that are joined to a worker, or are about to be."""
         return sum(len(relay.pipes) + relay.opening for relay in self._relays.values())
 
-    async def serve(self, request: web.Request, only: str | None) -> web.StreamResponse:
+    async def serve(self, request: web.Request, scope: Scope) -> web.StreamResponse:
         """Upgrade a request's connection, and serve it until it ends. Raises BadRequest, Overloaded."""
         if request.headers.get("Upgrade", "") != UPGRADE:
             raise BadRequest(
@@ -246,7 +251,7 @@ class WorkerRelays:
         if self._ticks is None:
             self.loop = AsyncioNetLoop(loop)
             self._tick()
-        relay = WorkerRelay(self, request, only)
+        relay = WorkerRelay(self, request, scope)
         self._relays[relay] = relay
         relay.begin()
         # Cancelled with the connection's end, as every handler is.
@@ -273,48 +278,46 @@ class WorkerRelays:
             self._prove_at_s = loop.time() + PROVE_AGAIN_S
         for relay in list(self._relays.values()):
             relay.tick()
-            if prove and not relay.is_down and not self._still_good(relay):
+            if prove and not relay.is_down and not self._app.rechecks.is_good(relay.authorization):
                 relay.close(Refusal.REFUSED_US, "the key or credential is not good any more")
 
-    def _still_good(self, relay: WorkerRelay) -> bool:
-        try:
-            now_s = asyncio.get_running_loop().time()
-            gate = self._app.gate
-            if gate.check_work(relay.authorization, now_s, relay.source) is None:
-                gate.check(relay.authorization, now_s, time.time(), relay.source)
-        except (WrongToken, Overloaded):
-            return False
-        except ActorDown:  # our copy of the ledger is being filled: nobody can say
-            return True
-        return True
-
-    async def worker_path(self, lease_id: str, only: str | None) -> str:
+    async def worker_path(self, lease_id: str, scope: Scope) -> str:
         """The socket on this host that leads to the worker of a lease.
 
         Raises UnknownAllocation when it has none, NotAllowed, and what asking another host raises.
         """
         allocation = await self._allocation(lease_id)
-        if only is not None and only != str(allocation.get("user_id") or ""):
-            found = f"this job or task has the rights of user {only}"
-            raise NotAllowed("the lease is another user's", asked=lease_id[:80], found=found)
+        if not scope.covers(str(allocation.get("user_id") or "")):
+            raise _unknown(lease_id, "session")
         host_id, bridge = allocation["host"], self._app.bridge
         if host_id == str(self._app.host.host_id):
             return str(await bridge.call("worker_manager", FindWorker(lease_id), FIND_S))
         await bridge.call("links", AskHost(host_id, "find_worker", {"lease_id": lease_id}, FIND_S), FIND_S + 1)
         return str(await bridge.call("links", OpenRelay(host_id, lease_id), FIND_S))
 
-    async def channel_path(self, attempt_id: str, only: str | None) -> str:
+    def actors_path(self) -> str:
+        """The socket on this host that leads to actors, of this host and of others. Raises NotSupported."""
+        host = self._app.host
+        if host.enrolment is None:
+            raise NotSupported(
+                "actors are called from another machine by way of a cluster's host",
+                found="a host that is of none",
+                hint="actorgrid up --listen begins a cluster",
+            )
+        sockets = host.paths.work_sockets_dir
+        return far_actors_path(str(object_store_path(sockets, host_tag(host.paths.data_dir))))
+
+    async def channel_path(self, attempt_id: str, scope: Scope) -> str:
         """The socket on this host that leads to the channels of an attempt.
 
         Raises UnknownAllocation when it is over, NotAllowed, JobNotRunning, and what asking another host raises.
         """
         allocation = await self._allocation(attempt_id, "attempt")
-        if only is not None:
+        if not scope.is_all:
             asked = GetJob(allocation["owner"]["job_id"])
             job: JobRecord = await self._app.bridge.call("cluster_manager", asked, FIND_S)
-            if only != str(job["user_id"]):
-                found = f"this job or task has the rights of user {only}"
-                raise NotAllowed("the job is another user's", asked=attempt_id[:80], found=found)
+            if not scope.covers(str(job["user_id"])):
+                raise _unknown(attempt_id, "attempt")
         now_s = asyncio.get_running_loop().time()
         path, good_until_s = self._channel_paths.get(attempt_id, ("", 0.0))
         if now_s >= good_until_s:
@@ -339,11 +342,15 @@ class WorkerRelays:
             await self._app.bridge.run(lambda: ledger.catch_up(CATCH_UP_S), CATCH_UP_S, "a lease")
             found = ledger.allocations.get(lease_id)
         if found is None:
-            what = "lease" if owner == "session" else "attempt of a job"
-            raise UnknownAllocation(f"there is no such {what} (any more)", asked=lease_id[:80])
+            raise _unknown(lease_id, owner)
         if found["owner"]["kind"] != owner:
             raise BadRequest(f"the grant is no {owner}'s", asked=lease_id[:80])
         return found
+
+
+def _unknown(lease_id: str, owner: str) -> UnknownAllocation:
+    what = "lease" if owner == "session" else "attempt of a job"
+    return UnknownAllocation(f"there is no such {what} (any more)", asked=lease_id[:80])
 
 
 def _read_head(packed: bytes) -> dict[str, Any]:

@@ -44,9 +44,25 @@ class Amd:
     def __init__(self, root: Path = Path("/")) -> None:
         self._root = root
         self._chosen: Vendor | None = None
+        self._report: ProbeReport | None = None
 
     def probe(self) -> ProbeReport:
         """Ask one library after the other until one lists devices; what kept the others from it is told as well."""
+        self._report = self._probe()
+        return self._report
+
+    def list_again(self) -> ProbeReport:
+        """What was listed: the library lists other devices only to the next process that asks it."""
+        assert self._report is not None, "nobody sets what was not listed"
+        return self._report
+
+    def set_partitions(self, uuid: str, change: str, what: str) -> str:
+        """Have a GPU be cut otherwise (``AmdSmi.set_partitions``). Raises SettingRefused."""
+        if not isinstance(self._chosen, AmdSmi):
+            raise SettingRefused("only AMD SMI (amdsmi) cuts GPUs, and something else answers here")
+        return self._chosen.set_partitions(uuid, change, what)
+
+    def _probe(self) -> ProbeReport:
         problems: list[str] = []
         first: ProbeReport | None = None
         candidates: tuple[Vendor, ...] = (AmdSmi(), Rocm(), AmdSysfs(self._root))

@@ -332,6 +332,25 @@ class AmdSmi:
 
     # -- what is set
 
+    def set_partitions(self, uuid: str, change: str, what: str) -> str:
+        """Have the GPU that *uuid* is, or is a part of, be cut as *what* says: *change* is ``compute`` (SPX, CPX) or
+        ``memory`` (NPS1, NPS4). Raises SettingRefused; the driver does it only while nothing runs on any part of it."""
+        smi, handle = self._smi, self._handles.get(uuid)
+        if handle is None:
+            raise SettingRefused(f"AMD SMI lists no device {uuid}")
+        kinds = {
+            "compute": (smi.AmdSmiComputePartitionType, smi.amdsmi_set_gpu_compute_partition),
+            "memory": (smi.AmdSmiMemoryPartitionType, smi.amdsmi_set_gpu_memory_partition),
+        }
+        if change not in kinds or what == "INVALID" or what not in kinds[change][0].__members__:
+            raise SettingRefused(f"AMD SMI knows no {change} partition {what}")
+        modes, setter = kinds[change]
+        try:
+            quietly(lambda: setter(handle, modes[what]))
+        except smi.AmdSmiException as error:
+            raise SettingRefused(f"{what}: {_words(error)}") from error
+        return ""
+
     def set_power_limit(self, uuid: str, watts: float) -> None:
         """Set the power cap, which needs root and lasts until the driver is unloaded."""
         handle = self._handles.get(uuid)

@@ -6,15 +6,19 @@ An instance of ours is always a GPU instance with one compute instance of its wh
 
 from __future__ import annotations
 
+import ctypes
 from collections.abc import Callable
 from functools import partial
 from typing import Any
 
-from ..mig_report import MigGpu, MigInstance, MigProfile
+from ..mig_report import UNFINISHED, MigGpu, MigInstance, MigProfile
 from ..probe_report import SettingRefused
 
 SLICES = 7
 """Compute slices of a GPU, as ``demand.MIG_SLICES`` counts them."""
+
+ProfilesKey = tuple[str, int, bool]
+"""What GPUs with the same MIG profiles have in common: model, memory in MiB, and whether MIG is on."""
 
 
 def text_of(answer: Any) -> str:
@@ -61,11 +65,28 @@ class MigCalls:
         told = self._value(lambda: self._nvml.nvmlDeviceGetAttributes(instance))
         return "" if told is None else f"{told.gpuInstanceSliceCount}g.{round(told.memorySizeMB / 1024)}gb"
 
-    def gpu(self, whole: Any, uuid: str, model: str, bus_id: str | None, listed: list[MigInstance]) -> MigGpu | None:
-        """What a GPU is cut into, *listed*, and can be; ``None`` where it cannot."""
+    def gpu(
+        self,
+        whole: Any,
+        uuid: str,
+        model: str,
+        bus_id: str | None,
+        listed: list[MigInstance],
+        profiles_of: dict[ProfilesKey, dict[str, Any]],
+    ) -> MigGpu | None:
+        """What a GPU is cut into, *listed*, and can be; ``None`` where it cannot.
+
+        *profiles_of*: what GPUs of this listing had; those of one model and mode have the same, which is asked once: it
+        is two calls for each of some 17 profiles.
+        """
         modes = self.modes(whole)
         if modes is None:
             return None
+        memory_mib = int(self._nvml.nvmlDeviceGetMemoryInfo(whole).total) // 2**20
+        key = (model, memory_mib, modes[0])
+        if key not in profiles_of:
+            profiles_of[key] = self._profiles(whole)
+        known = profiles_of[key]
         profiles = [
             MigProfile(
                 name,
@@ -75,10 +96,28 @@ class MigCalls:
                 if modes[0]
                 else None,
             )
-            for name, info in self._profiles(whole).items()
+            for name, info in known.items()
         ]
-        memory_mib = int(self._nvml.nvmlDeviceGetMemoryInfo(whole).total) // 2**20
-        return MigGpu(uuid, model, memory_mib, bus_id, *modes, tuple(listed), tuple(profiles))
+        unfinished = self._unfinished(whole, known) if modes[0] else ()
+        return MigGpu(uuid, model, memory_mib, bus_id, *modes, tuple(listed), tuple(profiles), unfinished)
+
+    def _unfinished(self, whole: Any, profiles: dict[str, Any]) -> tuple[MigInstance, ...]:
+        """The GPU instances in which there is no compute instance; none where the driver does not tell."""
+        nvml = self._nvml
+        finished = self._value(lambda: {nvml.nvmlDeviceGetGpuInstanceId(each) for each in self.instances(whole)})
+        if finished is None:
+            return ()
+        found = []
+        for name, info in profiles.items():
+            handles, count = (nvml.c_nvmlGpuInstance_t * max(1, int(info.instanceCount)))(), ctypes.c_uint()
+            ask = partial(nvml.nvmlDeviceGetGpuInstances, whole, info.id, handles, ctypes.byref(count))
+            if self._value(ask) is None:
+                continue
+            for handle in handles[: count.value]:
+                told = self._value(partial(nvml.nvmlGpuInstanceGetInfo, handle))
+                if told is not None and int(told.id) not in finished:
+                    found.append(MigInstance(f"{UNFINISHED}{int(told.id)}", name, int(info.memorySizeMB)))
+        return tuple(found)
 
     def _profiles(self, whole: Any) -> dict[str, Any]:
         """The profiles of a GPU by name, with what NVML tells of each."""
@@ -150,6 +189,9 @@ class MigCalls:
     def destroy(self, whole: Any, uuid: str) -> None:
         """Take away the instance of that *uuid*. Raises SettingRefused; a process on it keeps it."""
         nvml = self._nvml
+        if uuid.startswith(UNFINISHED):
+            self._destroy_unfinished(whole, uuid)
+            return
         handles = {self._uuid(handle): handle for handle in self.instances(whole)}
         if uuid not in handles:
             raise SettingRefused(f"the GPU has no instance {uuid}: it has {', '.join(handles) or 'none'}")
@@ -165,6 +207,15 @@ class MigCalls:
                 nvml.nvmlGpuInstanceDestroy(instance)
         except nvml.NVMLError as error:
             raise SettingRefused(f"instance {uuid} stays: {error}") from error
+
+    def _destroy_unfinished(self, whole: Any, name: str) -> None:
+        """Take away a GPU instance that is still without a compute instance: with one, the driver refuses it."""
+        nvml = self._nvml
+        try:
+            number = int(name.removeprefix(UNFINISHED))
+            nvml.nvmlGpuInstanceDestroy(nvml.nvmlDeviceGetGpuInstanceById(whole, number))
+        except (ValueError, nvml.NVMLError) as error:
+            raise SettingRefused(f"{name} stays: {error}") from error
 
     def _uuid(self, handle: Any) -> str:
         return text_of(self._nvml.nvmlDeviceGetUUID(handle))

@@ -21,7 +21,7 @@ from ..probe_report import FACTS, DeviceEvent, DeviceFacts, DeviceLink, ProbeRep
 from ..readings import DeviceProcess, Readings
 from .answers import Answers, DeviceLost
 from .binding import BindingFailed, load
-from .mig import SLICES, MigCalls
+from .mig import SLICES, MigCalls, ProfilesKey
 from .mig import text_of as _text
 from .pci import common_ancestor, numa_node
 
@@ -138,6 +138,7 @@ class Nvidia:
         devices: list[Device] = []
         facts: list[DeviceFacts] = []
         mig: list[MigGpu] = []
+        profiles_of: dict[ProfilesKey, dict[str, Any]] = {}
         for number in range(count):
             try:
                 whole = nvml.nvmlDeviceGetHandleByIndex(number)
@@ -152,7 +153,7 @@ class Nvidia:
                 facts += [self._facts(device, driver, uuid if parts else None) for device in found]
                 listed = [MigInstance(one.uuid, self._partition(one), one.memory_mib) for one in found if one.parent]
                 model, bus_id = _text(nvml.nvmlDeviceGetName(whole)), found[0].pcie_bus_id
-                if (gpu := self._mig.gpu(whole, uuid, model, bus_id, listed)) is not None:
+                if (gpu := self._mig.gpu(whole, uuid, model, bus_id, listed, profiles_of)) is not None:
                     mig.append(gpu)
             except (nvml.NVMLError, DeviceLost) as error:
                 problems.append(f"NVIDIA GPU {number}: {error}")
@@ -232,7 +233,8 @@ class Nvidia:
         ask("pcie_generation_max", lambda: nvml.nvmlDeviceGetMaxPcieLinkGeneration(whole))
         ask("pcie_lanes_max", lambda: nvml.nvmlDeviceGetMaxPcieLinkWidth(whole))
         ask("ecc", lambda: nvml.nvmlDeviceGetEccMode(whole)[0] == 1)
-        ask("can_partition", lambda: nvml.nvmlDeviceGetMaxMigDeviceCount(whole) > 0)
+        # Not by nvmlDeviceGetMaxMigDeviceCount: real drivers say 0 as long as MIG is off.
+        ask("can_partition", lambda: self._mig.modes(whole) is not None)
         power = ("power_default_watts", "power_min_watts", "power_max_watts")
         if known.is_instance:
             answers.lack(_OF_WHOLE, *power, "links")

@@ -75,6 +75,18 @@ def numa_node(address: str | None, root: Path = Path("/")) -> int | None:
     return said if said is not None and said >= 0 else None
 
 
+def why_no_numa_node(address: str | None, root: Path = Path("/")) -> str:
+    """Why ``numa_node`` says nothing of a device whose driver says nothing either."""
+    devices = root / "sys/bus/pci/devices"
+    if address is None:
+        return "its place on the bus is not known"
+    if not devices.is_dir():
+        return "neither the driver nor the kernel says it: there is no sysfs here, as in some containers"
+    if not (devices / bus_id(address)).exists():
+        return "neither the driver nor the kernel says it: sysfs does not show the device"
+    return "the kernel knows of one NUMA node alone"
+
+
 def pcie_link(folder: Path) -> tuple[int | None, int | None]:
     """Generation and lanes of a device's link as it is now; each ``None`` where the kernel does not say."""
     speed, width = _text(folder / "current_link_speed"), _text(folder / "current_link_width")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import re
+from collections.abc import Iterable
 
 from actorgrid.errors import InvalidSetting
 
@@ -36,6 +37,10 @@ _VENDORS = {
 _POWER_W = {"T4": 70, "L4": 72, "A10": 150, "P100": 250, "V100": 300, "A40": 300, "L40S": 350, "A100": 400}
 _SIMULATED = ("memory_used_mib", "utilization_percent", "temperature_celsius", "power_watts")
 _NOT_SIMULATED = {name: "it is not simulated" for name in READINGS if name not in _SIMULATED}
+_BASEBOARD = re.compile(r"(V100|A100|H100|H200|B200|B300|GH200|MI[23]\d\d.*|Max.*)$")
+_FABRICS = {"nvidia": "NV18", "amd": "XGMI", "intel": "XL2"}
+LINKED_MAX = 64
+"""Devices of a host that are joined to others, those with the lowest indexes."""
 BUSY_CHARS_MAX = 10_000
 _IDLE_SHARE = 0.1
 _FULL_POWER_W = 700
@@ -84,12 +89,36 @@ def simulated_devices(spec: str, host_id: str) -> list[Device]:
     ]
 
 
-def simulated_readings(device: Device, allocated_milli: int, allocated_mib: int, busy_file: str = "") -> Readings:
+def simulated_links(device: Device, others: Iterable[Device]) -> dict[str, str]:
+    """How *device* is joined to *others* of its host, by their UUIDs: as on the machines that its model is sold in.
+
+    On a baseboard (HGX and its like) each has a fabric to each. Cards in slots are two on a switch, four on a socket.
+    """
+    found = {}
+    for other in others:
+        if other.uuid == device.uuid or max(device.index, other.index) >= LINKED_MAX:
+            continue
+        if _BASEBOARD.match(device.model) and other.model == device.model:
+            found[other.uuid] = _FABRICS.get(device.vendor, "NV18")
+        elif device.index // 2 == other.index // 2:
+            found[other.uuid] = "PIX"
+        else:
+            found[other.uuid] = "NODE" if device.index // 4 == other.index // 4 else "SYS"
+    return found
+
+
+def simulated_readings(
+    device: Device,
+    allocated_milli: int,
+    allocated_mib: int,
+    busy_file: str = "",
+    busy_percent: float | None = None,
+) -> Readings:
     """Readings as if everything allocated were used to the full: a model, the same for the same allocations.
 
-    How busy a device is, the *busy_file* may say instead.
+    How busy a device is, *busy_percent*, or else the *busy_file*, may say instead.
     """
-    scripted = _scripted_percent(busy_file, device.index) if busy_file else None
+    scripted = _scripted_percent(busy_file, device.index) if busy_file and busy_percent is None else busy_percent
     busy = min(1.0, allocated_milli / 1000) if scripted is None else scripted / 100
     full_w = _POWER_W.get(device.model, _FULL_POWER_W)
     used_mib = allocated_mib or round(busy * device.memory_mib)

@@ -4,6 +4,7 @@ A new verb is a class in the module of its subject, named here, and the method o
 (``entry.py``: ``applies``).
 """
 
+from .audit import AUDIT_HEADS_SINCE, ReportAuditHead
 from .cluster import (
     CompareDigest,
     NewTerm,
@@ -77,7 +78,18 @@ from .schedules import (
     RemoveSchedule,
     RunSchedule,
 )
+from .secrets import SECRETS_SINCE, RemoveSecret, ResealSecret, SetSecret
+from .services import (
+    SERVICES_SINCE,
+    AdvanceService,
+    PutService,
+    RemoveService,
+    ReportReplica,
+    RollBackService,
+    ScaleService,
+)
 from .shared_state import FINALS_MAX, RETIREMENT_SINCE, RetireOrigins
+from .tenants import TENANTS_SINCE, PutTenant, RemoveTenant
 from .tokens import (
     CreateApiKey,
     CreateJoinToken,
@@ -94,6 +106,7 @@ from .trust import (
 )
 
 __all__ = [
+    "AUDIT_HEADS_SINCE",
     "FINALS_MAX",
     "GRAPHS_SINCE",
     "LIMITS_SINCE",
@@ -101,9 +114,13 @@ __all__ = [
     "NOTICES_SINCE",
     "RETIREMENT_SINCE",
     "SCHEDULES_SINCE",
+    "SECRETS_SINCE",
+    "SERVICES_SINCE",
+    "TENANTS_SINCE",
     "AcquireLock",
     "AddMember",
     "AdvanceGraph",
+    "AdvanceService",
     "AllowAbsence",
     "BeginRecovery",
     "BreakLock",
@@ -137,26 +154,37 @@ __all__ = [
     "PreemptAttempt",
     "PublishBundle",
     "PutSchedule",
+    "PutService",
+    "PutTenant",
     "RedeemJoinToken",
     "RegisterHost",
     "ReleaseLease",
     "ReleaseLock",
     "RemoveMember",
     "RemoveSchedule",
+    "RemoveSecret",
+    "RemoveService",
+    "RemoveTenant",
     "RenewLock",
+    "ReportAuditHead",
+    "ReportReplica",
     "ReportTrust",
     "RequestCertificate",
+    "ResealSecret",
     "RetireOrigins",
     "RetryGraph",
     "RetryJob",
     "RetrySteps",
     "RevokeApiKey",
     "RevokeJoinToken",
+    "RollBackService",
     "RotateGossipKey",
     "RunSchedule",
+    "ScaleService",
     "SealAuthority",
     "SetMaintenance",
     "SetQuota",
+    "SetSecret",
     "SetSetting",
     "SettleNotices",
     "StartAttempt",

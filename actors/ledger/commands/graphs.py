@@ -7,6 +7,7 @@ from actorgrid.errors import ErrorRecord
 from ..command import Command, Proposer, verb, version_of
 from ..field_checks import ABSENT, Absent, JobId, Plain, Since, Text, Truth, WaitingBytes, Whole, is_table
 from ..graph_checks import (
+    STREAMS_SINCE,
     CachedSteps,
     Extensions,
     GraphEnd,
@@ -19,6 +20,7 @@ from ..graph_checks import (
     check_graph,
     check_release,
     check_settled,
+    releases_streams,
 )
 from ..record_checks import job_version
 from ..record_types import JobRecord
@@ -28,25 +30,31 @@ GRAPHS_SINCE = 8
 CACHE_SINCE = 9
 """The version from which graphs take results over from earlier ones, and grow."""
 
+SPEC_SINCE = 10
+"""The version from which a graph says who can read its files."""
+
 
 @verb("submit_graph", Proposer.DOOR, since=GRAPHS_SINCE, new_work=True)
 class SubmitGraph(Command):
     """Accept a graph, a job of its own that runs nothing; one whose id is known already is a duplicate and changes
     nothing. *cache*: later graphs may take over what its steps gave, which is kept for that. *grows*: steps of it
     may give further ones. *asks_commands*: commands of it say words or leave files for others, which hosts of before
-    would not have them do."""
+    would not have them do. *spec_version*: that of the ledger whose hosts can read its files."""
 
     graph: GraphJob
     waiting_bytes: WaitingBytes | Absent = ABSENT
     cache: Annotated[Truth, Since(CACHE_SINCE)] | Absent = ABSENT
     grows: Annotated[Truth, Since(CACHE_SINCE)] | Absent = ABSENT
     asks_commands: Annotated[Truth, Since(CACHE_SINCE)] | Absent = ABSENT
+    spec_version: Annotated[Whole, Since(SPEC_SINCE)] | Absent = ABSENT
 
     @property
     def format_version(self) -> int:
         """The lowest ledger version that knows this command with these fields, those of its graph included."""
-        names = (name for name in ("cache", "grows", "asks_commands") if getattr(self, name) is not ABSENT)
-        return max(version_of(SubmitGraph, names), job_version(cast("JobRecord", self.graph)))
+        later = ("cache", "grows", "asks_commands", "spec_version")
+        names = (name for name in later if getattr(self, name) is not ABSENT)
+        reads = 0 if self.spec_version is ABSENT else self.spec_version
+        return max(version_of(SubmitGraph, names), job_version(cast("JobRecord", self.graph)), reads)
 
     @classmethod
     def check(cls, plain: Plain) -> None:
@@ -74,11 +82,18 @@ class AdvanceGraph(Command):
     stop: Truth = False
     cached: Annotated[CachedSteps, Since(CACHE_SINCE)] | Absent = ABSENT
 
+    @property
+    def format_version(self) -> int:
+        """The lowest ledger version that knows this command with these fields, those of its jobs included."""
+        names = () if self.cached is ABSENT else ("cached",)
+        streams = STREAMS_SINCE if any(map(releases_streams, self.releases)) else 0
+        return max(version_of(AdvanceGraph, names), streams)
+
     @classmethod
     def check(cls, plain: Plain) -> None:
         """Check each part."""
         for job in plain["releases"]:
-            check_release(job)
+            check_release(job, plain["v"])
         for settled in plain["settled"]:
             check_settled(settled)
         for extension in plain["extensions"]:

@@ -3,6 +3,7 @@
 from typing import Annotated, Any, TypeVar, cast
 
 from actorgrid.errors import ErrorRecord
+from actorgrid.labels import is_label_changes
 
 from ..command import Command, Proposer, verb, version_of
 from ..field_checks import (
@@ -28,8 +29,8 @@ from ..field_checks import (
     is_table,
 )
 from ..graph_checks import is_results
-from ..record_checks import check_grant_target, check_job, job_version
-from ..record_types import EndFacts
+from ..record_checks import check_grant_target, check_job, check_resources, job_version
+from ..record_types import EndFacts, ResourcesRecord
 from ..records import END_FACTS
 from ..usage_checks import is_usage
 from ..usage_records import UsageRecord
@@ -45,6 +46,8 @@ USAGE_SINCE = 9
 """The version from which the end of an attempt tells what it used of its devices."""
 CHECKPOINTS_SINCE = 9
 """The version from which attempts enter checkpoints."""
+DEMAND_SINCE = 10
+"""The version from which what a waiting job asks for, and its labels, can be changed."""
 _T = TypeVar("_T")
 
 
@@ -84,13 +87,28 @@ class CancelJob(Command):
 @verb("edit_job", Proposer.DOOR, since=3)
 class EditJob(Command):
     """Change what a waiting job was submitted with: its priority, how long each attempt may take, by when it is to be
-    done."""
+    done, what each attempt asks for, its labels.
+
+    *resources* are all that it is to ask for from now on, with the *pool* for that: decided of a job whose demand had
+    been changed *edits* times. *labels* are those that it is to have beside its others; null takes one away.
+    """
 
     job_id: Text
     priority: Priority | Absent = ABSENT
     max_execution_time_s: Number | Absent | None = ABSENT
     by: Text = ""
     deadline: Annotated[Number, Since(AGAIN_SINCE)] | Absent | None = ABSENT
+    resources: Annotated[ResourcesRecord, is_table, Since(DEMAND_SINCE)] | Absent = ABSENT
+    pool: Annotated[Text, Since(DEMAND_SINCE)] | Absent | None = ABSENT
+    edits: Annotated[Whole, Since(DEMAND_SINCE)] | Absent = ABSENT
+    labels: Annotated[dict[str, str | None], is_label_changes, Since(DEMAND_SINCE)] | Absent = ABSENT
+    waiting_bytes: Annotated[WaitingBytes, Since(DEMAND_SINCE)] | Absent = ABSENT
+
+    @classmethod
+    def check(cls, plain: Plain) -> None:
+        """Check what it is to ask for."""
+        if plain["v"] >= DEMAND_SINCE and "resources" in plain:
+            check_resources(plain["resources"])
 
 
 @verb("retry_job", Proposer.DOOR, since=AGAIN_SINCE, new_work=True)
@@ -114,7 +132,7 @@ class GrantAttempt(Command):
     """Give a queued job what it asks for; the amounts are those of the job record.
 
     *behind* names an attempt on that host, of the same user and amounts, whose place it gets when that is over
-    (tables/allocations.py).
+    (tables/allocations.py). *edits*: how often the job's demand had been changed when this was decided, where it was.
     """
 
     job_id: Text
@@ -125,13 +143,14 @@ class GrantAttempt(Command):
     term: Whole
     placement_latency_us: Number | None = None
     behind: Annotated[Text, Since(BEHIND_SINCE)] | Absent = ABSENT
+    edits: Annotated[Whole, Since(DEMAND_SINCE)] | Absent = ABSENT
 
 
 @verb("grant_gang", Proposer.LEADER, new_work=True)
 class GrantGang(Command):
     """Give all *members* of a queued gang what they ask for, or none; each is {host, incarnation, gpu_indexes}.
 
-    *ports* are the first and the last at which rank 0 may listen for the others.
+    *ports* are the first and the last at which rank 0 may listen for the others. *edits*: as in ``GrantAttempt``.
     """
 
     job_id: Text
@@ -140,6 +159,7 @@ class GrantGang(Command):
     ports: Ports
     term: Whole
     placement_latency_us: Number | None = None
+    edits: Annotated[Whole, Since(DEMAND_SINCE)] | Absent = ABSENT
 
     @classmethod
     def check(cls, plain: Plain) -> None:

@@ -9,8 +9,9 @@ those behind it move up.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Mapping
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from actorgrid.actors.ledger.attempt_ids import member_id
 from actorgrid.actors.ledger.field_checks import is_whole
@@ -25,8 +26,10 @@ from actorgrid.actors.ledger.record_types import (
 from actorgrid.actors.ledger.records import new_allocation
 from actorgrid.errors import StaleIncarnation, WrongState
 
+from ..tenant_records import charge_of
 from .capacity import Capacity
 from .quotas import Quotas, amounts_held
+from .tenants import charge_in
 
 ALLOCATIONS_MAX = 100_000
 BEHIND_MAX = 32
@@ -111,13 +114,17 @@ class Allocations:
         """
         if allocation_id in self.records:
             raise WrongState(f"allocation {allocation_id} is there already", asked=allocation_id)
-        terms = {"pool": pool, "env": env, "max_isolation_s": max_isolation_s, "user_id": user}
+        terms: dict[str, Any] = {"pool": pool, "env": env, "max_isolation_s": max_isolation_s, "user_id": user}
         devices: list[DeviceRecord] = []
         if behind is None:
             devices = self.capacity.check(self._hosts[place.host], place.gpu_indexes, resources)
-            self._quotas.check_grant(user, resources)
+            charge = self._charge(resources, devices)
+            self._quotas.check_grant(user, resources, charge)
+            if self._quotas.tenants.records:
+                terms["charge"] = charge
         else:
             self._check_behind(behind, place, resources, user)
+            self._quotas.tenants.check_grant(user, {})
             terms["behind"] = behind
         where = {**place._asdict(), "token": token, "granted_at": at, **terms}
         allocation = new_allocation(allocation_id, owner, where, devices, resources)
@@ -152,7 +159,6 @@ class Allocations:
         resources, user = job["resources"], job["user_id"]
         if len(self.records) + len(places) > ALLOCATIONS_MAX:
             raise WrongState("the ledger holds its maximum of allocations", found=f"{ALLOCATIONS_MAX}")
-        self._quotas.check_grant(user, resources)
         given: list[AllocationRecord] = []
         try:
             for rank, place in enumerate(places):
@@ -167,10 +173,16 @@ class Allocations:
                     "user_id": user,
                     "port": None if rank else port,
                 }
+                if self._quotas.tenants.records:
+                    where["charge"] = self._charge(resources, devices)
                 owner: OwnerRecord = {"kind": "attempt", "job_id": job["job_id"], "attempt": number, "rank": rank}
                 id = member_id(job["job_id"], number, rank)
                 given.append(new_allocation(id, owner, where, devices, resources))
                 self.capacity.take(given[-1])  # what comes after it has to fit beside it
+            whole = Counter[str]()
+            for allocation in given:
+                whole.update(charge_in(allocation))
+            self._quotas.check_grant(user, resources, whole)
         finally:
             for allocation in given:
                 self.capacity.give(allocation)
@@ -178,6 +190,12 @@ class Allocations:
             self._take(allocation)
             self._changed(allocation["allocation_id"], allocation)
         return given
+
+    @staticmethod
+    def _charge(resources: ResourcesRecord, devices: list[DeviceRecord]) -> dict[str, int]:
+        """The amounts that one member counts as."""
+        held = resources["cpu_milli"], resources["memory_mib"], resources["gpu_milli"], resources["gpu_memory_mib"]
+        return charge_of(*held, devices)
 
     def _take(self, allocation: AllocationRecord) -> None:
         self.records[allocation["allocation_id"]] = allocation

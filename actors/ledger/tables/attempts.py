@@ -137,6 +137,8 @@ class Attempts:
                 asked=f"attempt {number}",
                 found=f"the next is {last_number(job) + 1}",
             )
+        if job.get("edits", 0) != (value_or_none(command.edits) or 0):
+            raise WrongState(f"job {job_id} asks for something else by now", asked=f"attempt {number}", found="an edit")
         unmet = self._jobs.unmet(job_id)
         if unmet:
             raise WrongState(f"job {job_id} waits for others", found=f"not ended: {', '.join(unmet[:5])}")

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Generic, TypeVar
 
 from actorgrid.actors.ledger.answers import CredentialAnswer, RevokeAnswer
-from actorgrid.actors.ledger.record_types import ApiKeyRecord, JoinTokenRecord
+from actorgrid.actors.ledger.credential_records import ApiKeyRecord, JoinTokenRecord
 from actorgrid.errors import WrongState
 
 R = TypeVar("R", ApiKeyRecord, JoinTokenRecord)

@@ -76,6 +76,9 @@ class Hosts:
                 found="another boot of it is registered",
                 hint="is this a copy of its data directory? Each host needs one of its own: stop one of the two",
             )
+        if known is not None and twin and given.get("told", known.get("told", 0)) < known.get("told", 0):
+            # Proposed before what is known, and on its way for longer: its devices may be about to be cut by now.
+            return {"host_id": host_id, "incarnation": given["incarnation"]}
         record: HostRecord = {**new_host(given, entry.at), "seen_index": entry.index}
         if known is not None:
             # What it said of itself before, and what was said of it, stays true; what it left running goes by its

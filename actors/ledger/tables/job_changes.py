@@ -3,14 +3,16 @@ replicated state."""
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, cast
 
 from actorgrid.actors.ledger.answers import CancelAnswer, EditAnswer, FailAnswer, RetriedJob
-from actorgrid.actors.ledger.commands import CancelJob, EditJob, FailJob, RetryJob
+from actorgrid.actors.ledger.commands import CancelJob, EditJob, FailJob, RetryJob, value_or_none
 from actorgrid.actors.ledger.entry import EntryContext, applies
 from actorgrid.actors.ledger.field_checks import ABSENT
-from actorgrid.actors.ledger.records import NEVER_BEFORE, cancelled_before_start
+from actorgrid.actors.ledger.record_types import JobRecord
+from actorgrid.actors.ledger.records import NEVER_BEFORE, cancelled_before_start, resources_of
 from actorgrid.errors import QueueFull, UnknownJob, WrongState
+from actorgrid.labels import LABELS_MAX, is_labels
 
 from .graphs import Graphs
 from .jobs import (
@@ -63,19 +65,65 @@ class JobChanges:
         if job is None and not self._jobs.known(command.job_id):
             raise UnknownJob(f"there is no job {command.job_id}", asked=command.job_id)
         if job is None or job["state"] != QUEUED:
-            found = self._jobs.state_of(command.job_id) if job is None else job["state"]
-            raise WrongState(
-                f"job {command.job_id} does not wait any more",
-                asked="to change it",
-                found=found,
-                hint="what runs keeps what it was started with; cancel it and submit it anew",
-            )
+            raise waits_no_more(command.job_id, self._jobs.state_of(command.job_id) if job is None else job["state"])
         said: dict[str, Any] = {"priority": command.priority, "max_execution_time_s": command.max_execution_time_s}
         said["deadline"] = command.deadline
-        job = self._jobs.change(command.job_id, **{name: value for name, value in said.items() if value is not ABSENT})
+        changed = {name: value for name, value in said.items() if value is not ABSENT}
+        job = self._jobs.change(command.job_id, **changed, **self._demand(job, command), **self._labels(job, command))
         limit_s = job.get("max_execution_time_s")
         answer: EditAnswer = {"job_id": job["job_id"], "priority": job["priority"], "max_execution_time_s": limit_s}
-        return answer if command.deadline is ABSENT else {**answer, "deadline": job["deadline"]}
+        if command.deadline is not ABSENT:
+            answer["deadline"] = job["deadline"]
+        if command.resources is not ABSENT:
+            answer["resources"] = job["resources"]
+        if command.labels is not ABSENT:
+            answer["labels"] = job["labels"]
+        return answer
+
+    def _demand(self, job: JobRecord, command: EditJob) -> dict[str, Any]:
+        """The fields that say what *job* is to ask for. Raises WrongState, QuotaExceeded."""
+        if command.resources is ABSENT:
+            return {}
+        refuse_step(job, "ask for something else")
+        edits = job.get("edits", 0)
+        if edits != (value_or_none(command.edits) or 0):
+            raise WrongState(
+                f"what job {job['job_id']} asks for was changed meanwhile",
+                asked="to change it",
+                found=f"{edits} changes",
+                hint="look at it, and change it again",
+            )
+        resources = resources_of(command.resources)
+        members = job["resources"].get("gang", 1)
+        if resources.get("gang", 1) != members:
+            raise WrongState(
+                f"job {job['job_id']} keeps the number of its members",
+                asked=f"a gang of {resources.get('gang', 1)}",
+                found=f"{members}",
+            )
+        self._quotas.check_edit(job, resources)
+        pool = job["pool"] if command.pool is ABSENT else command.pool
+        return {"resources": resources, "pool": pool, "edits": edits + 1}
+
+    def _labels(self, job: JobRecord, command: EditJob) -> dict[str, Any]:
+        """The field with the labels that *job* is to have. Raises WrongState, QueueFull."""
+        if command.labels is ABSENT:
+            return {}
+        refuse_step(job, "have other labels")
+        had = job.get("labels")
+        both = {**(had if is_labels(had) else {}), **command.labels}
+        labels = {key: value for key, value in both.items() if value is not None}
+        if len(labels) > LABELS_MAX:
+            raise WrongState(
+                f"job {job['job_id']} would have too many labels",
+                asked=f"{len(labels)} labels",
+                found=f"at most {LABELS_MAX}",
+                hint="take some away with the same change",
+            )
+        if command.waiting_bytes is not ABSENT:
+            changed = cast("JobRecord", {**job, "labels": labels})
+            self._jobs.waiting_bytes.refuse_growth(job, changed, command.waiting_bytes)
+        return {"labels": labels}
 
     @applies(RetryJob)
     def retry(self, command: RetryJob, entry: EntryContext) -> RetriedJob:
@@ -97,6 +145,14 @@ class JobChanges:
                 asked="begin it again as a job",
                 found=job["state"],
                 hint="begin its graph again: actorgrid retry GRAPH",
+            )
+        if "service" in job:
+            name = job["service"]["name"]
+            raise WrongState(
+                f"job {job_id} was a replica of the service {name}",
+                asked="begin it again",
+                found=job["state"],
+                hint=f"its service makes replicas anew: actorgrid why {name}; actorgrid scale {name} N",
             )
         if job["state"] not in FINAL or job["state"] == SUCCEEDED:
             raise WrongState(
@@ -143,3 +199,24 @@ class JobChanges:
         if job["state"] == QUEUED:
             job = self._jobs.finish(job_id, FAILED, command.error, entry.at)
         return {"state": job["state"]}
+
+
+def waits_no_more(job_id: str, state: str) -> WrongState:
+    """The error for a change of a job that is in *state*."""
+    return WrongState(
+        f"job {job_id} does not wait any more",
+        asked="to change it",
+        found=state,
+        hint="what runs keeps what it was started with; cancel it and submit it anew",
+    )
+
+
+def refuse_step(job: JobRecord, asked: str) -> None:
+    """Raises WrongState for a job that runs steps of a graph: released again, it would ask for what it did before."""
+    if "step_of" in job:
+        raise WrongState(
+            f"job {job['job_id']} is a step of a graph",
+            asked=asked,
+            found=job["step_of"]["graph_id"],
+            hint="cancel the graph and submit it with what its steps are to have",
+        )

@@ -37,6 +37,7 @@ OWN = (
     "checkpoint_digest",
     "step_of",
     "near",
+    "edits",
 )
 """What jobs that are alike otherwise differ in, beside their ids; also what few jobs have at all."""
 ENVIRONMENT = "env"

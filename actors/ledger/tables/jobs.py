@@ -8,7 +8,7 @@ from typing import Any, cast
 
 from actorgrid.actors.ledger.messages import JobsWanted
 from actorgrid.actors.ledger.record_types import JobRecord
-from actorgrid.actors.ledger.records import dependency_failed
+from actorgrid.actors.ledger.records import cancelled_before_start, dependency_failed
 from actorgrid.errors import ErrorRecord
 from actorgrid.models import JobState
 
@@ -131,9 +131,9 @@ class Jobs:
         """Replace the job's record by one with these fields and that state; records read before stay unchanged."""
         before = self.records[job_id]
         state = state or before["state"]
-        self._count(before, before["state"], -1)
-        self._count(before, state, 1)
         job = cast("JobRecord", {**before, **fields, "state": state})
+        self._count(before, before["state"], -1)
+        self._count(job, state, 1)  # as it is now: an edit may have made it larger
         self.records[job_id] = job
         self._changed(job_id, job, state)
         if before["state"] != state:
@@ -159,6 +159,16 @@ class Jobs:
             for told in self.when_ended:
                 told(ended, at)
         return self.records[first]
+
+    def end(self, job_id: str, at: float, by: str) -> None:
+        """End a job that waits, *by* being why; have one that runs be ended; leave one that has, or that is no more."""
+        job = self.records.get(job_id)
+        if job is None or job["state"] in FINAL:
+            return
+        if job["state"] == QUEUED:
+            self.finish(job_id, CANCELLED, cancelled_before_start(by), at)
+        elif not job["cancel_requested"]:
+            self.change(job_id, cancel_requested=True)
 
     def retire(self, graphs: Iterable[str] = ()) -> list[tuple[int, JobRecord]]:
         """The ended jobs over the bound, oldest end first, and these *graphs*, with a number each: the history is

@@ -13,8 +13,8 @@ from dataclasses import replace
 
 from actorgrid.actors.ledger.answers import CredentialAnswer, MemberAnswer, RevokeAnswer
 from actorgrid.actors.ledger.commands import CreateJoinToken, RedeemJoinToken, RevokeJoinToken
+from actorgrid.actors.ledger.credential_records import JoinTokenRecord
 from actorgrid.actors.ledger.entry import EntryContext, applies
-from actorgrid.actors.ledger.record_types import JoinTokenRecord
 from actorgrid.errors import WrongState
 
 from ..join_tokens import redeem, revoke_token

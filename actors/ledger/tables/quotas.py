@@ -13,6 +13,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
 from typing import cast
 
+from actorgrid.access import tenant_of
 from actorgrid.actors.ledger.answers import QuotaAnswer, QuotaUseRecord
 from actorgrid.actors.ledger.commands import SetQuota
 from actorgrid.actors.ledger.entry import EntryContext, applies
@@ -20,6 +21,8 @@ from actorgrid.actors.ledger.record_checks import HELD_LIMITS, LIMITS, WAITING_L
 from actorgrid.actors.ledger.record_types import AllocationRecord, HeldAmounts, JobRecord, QuotaRecord, ResourcesRecord
 from actorgrid.amounts import counted, mebibytes
 from actorgrid.errors import NotFound, QueueFull, QuotaExceeded, WrongState
+
+from .tenants import Tenants
 
 QUOTAS_MAX = 10_000
 EVERYONE = "*"
@@ -141,7 +144,10 @@ class Quotas:
     *waiting* is the number of each user's waiting jobs, kept current by its owner. Records are replaced, not written.
     """
 
-    def __init__(self, changed: Callable[[str, QuotaRecord | None, str], None], waiting: Mapping[str, int]) -> None:
+    def __init__(
+        self, changed: Callable[[str, QuotaRecord | None, str], None], waiting: Mapping[str, int], tenants: Tenants
+    ) -> None:
+        self.tenants = tenants
         self.records: dict[str, QuotaRecord] = {}
         self._changed = changed
         self._waiting = waiting
@@ -153,10 +159,12 @@ class Quotas:
 
     def take(self, allocation: AllocationRecord) -> None:
         """Count an allocation."""
+        self.tenants.take(allocation)
         self._add(allocation, 1)
 
     def give(self, allocation: AllocationRecord) -> None:
         """Stop counting an allocation."""
+        self.tenants.give(allocation)
         self._add(allocation, -1)
 
     @applies(SetQuota)
@@ -179,8 +187,10 @@ class Quotas:
         self._changed(user, now, "gone" if now is None else "set")
         return {"user": user, "limits": now, "previous": before}
 
-    def check_grant(self, user: str, resources: ResourcesRecord) -> None:
-        """Raises QuotaExceeded when *resources* are more than the user's quota has left."""
+    def check_grant(self, user: str, resources: ResourcesRecord, charge: Mapping[str, int]) -> None:
+        """Raises QuotaExceeded when *resources* are more than the user's quota has left, or *charge* than the tenant's
+        limits have; WrongState for a tenant that was removed."""
+        self.tenants.check_grant(user, charge)
         short = _short(user, quota_of(user, self.records), self.used(user), amounts_of(resources))
         if short is not None:
             raise QuotaExceeded(
@@ -191,7 +201,10 @@ class Quotas:
             )
 
     def check_submit(self, jobs: Iterable[JobRecord]) -> None:
-        """Raises QuotaExceeded for a job that could never run, QueueFull when too many of a user would wait."""
+        """Raises QuotaExceeded for a job that could never run, QueueFull when too many of a user or tenant would wait,
+        WrongState for a tenant that was removed."""
+        jobs = list(jobs)
+        self.tenants.check_submit(jobs)
         more: dict[str, int] = {}
         for job in jobs:
             user = job.get("user_id", "local")
@@ -208,6 +221,12 @@ class Quotas:
                     found=f"{waiting} waiting of {limit}",
                     hint="wait for some to start, cancel some, or have the quota raised (actorgrid quota)",
                 )
+
+    def check_edit(self, job: JobRecord, resources: ResourcesRecord) -> None:
+        """Raises QuotaExceeded when *resources* are more than *job*'s user may ever hold."""
+        user = job["user_id"]
+        self.tenants.check_whole(tenant_of(user), resources, f"job {job['job_id']}")
+        refuse_over_whole(user, quota_of(user, self.records), resources, f"job {job['job_id']}")
 
     def rows(self) -> list[QuotaUseRecord]:
         """Rows to show, by user: those with a quota of their own, with something held or with jobs waiting.

@@ -25,11 +25,11 @@ from ..answers import FireAnswer, RemoveScheduleAnswer, ScheduleAnswer
 from ..commands import FireSchedule, PauseSchedule, PutSchedule, RemoveSchedule, RunSchedule
 from ..entry import EntryContext, applies
 from ..record_types import JobRecord
-from ..records import cancelled_before_start, new_job
+from ..records import new_job
 from ..schedule_checks import HELD_MAX, SCHEDULE_BYTES_MAX
 from ..schedule_records import ScheduleRecord, ScheduleRunRecord
 from ..snapshot import pack
-from .jobs import CANCELLED, FINAL, QUEUED, Jobs
+from .jobs import Jobs
 from .quotas import Quotas
 
 SCHEDULES_MAX = 1_000
@@ -215,7 +215,7 @@ class Schedules:
         record = self.records[name]
         live = record["live"]
         if live is not None and record["held"] and record["overlap"] == REPLACE:
-            self._end(live, at)  # what only waits ends at once, and the next begins as it does
+            self._jobs.end(live, at, "its schedule")  # what only waits ends at once, and the next begins as it does
             now = self.records[name]["live"]
             if now is not None and now != live:
                 answer["started"].append(now)
@@ -259,15 +259,6 @@ class Schedules:
         plain = f"{name}-{datetime.fromtimestamp(due, UTC):%Y%m%dT%H%M%S}"
         ids = (plain, *(f"{plain}-{number}" for number in range(2, NAMES_TRIED)))
         return next((id for id in ids if not self._jobs.known(id)), f"{plain}-{self._index()}")
-
-    def _end(self, job_id: str, at: float) -> None:
-        job = self._jobs.records.get(job_id)
-        if job is None or job["state"] in FINAL:
-            return
-        if job["state"] == QUEUED:
-            self._jobs.finish(job_id, CANCELLED, cancelled_before_start("its schedule"), at)
-        elif not job["cancel_requested"]:
-            self._jobs.change(job_id, cancel_requested=True)
 
     def _job_ended(self, job: JobRecord, at: float) -> None:
         """A job has ended: note how, and begin what stands in line."""

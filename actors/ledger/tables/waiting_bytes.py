@@ -58,6 +58,24 @@ class WaitingBytes:
         """The user whose waiting jobs take most, and how many bytes; ``None``: nothing waits."""
         return max(self.of.items(), key=lambda each: (each[1], each[0]), default=None)
 
+    def refuse_growth(self, before: JobRecord, after: JobRecord, most: dict[str, int]) -> None:
+        """Check that a waiting job may become as large as *after*, with *most* for its ``user`` and ``all``.
+
+        Raises QueueFull; what becomes no larger is never refused.
+        """
+        more, user = job_bytes(after) - job_bytes(before), before["user_id"]
+        for who, waiting, limit in (
+            (f"of user {user}", self.of.get(user, 0), most["user"]),
+            ("of all users", self.total, most["all"]),
+        ):
+            if more > 0 and waiting + more > limit:
+                raise QueueFull(
+                    f"the waiting jobs {who} take too much memory",
+                    asked=f"{more} bytes more",
+                    found=f"{waiting} waiting of {limit} bytes",
+                    hint="wait for some to start or cancel some",
+                )
+
     def refuse_over(self, jobs: Iterable[JobRecord], user_max: int, all_max: int) -> None:
         """Check that *jobs* take no user, nor all together, over the bounds. Raises QueueFull."""
         more: dict[str, int] = {}

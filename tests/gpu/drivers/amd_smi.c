@@ -201,6 +201,19 @@ API int amdsmi_set_gpu_compute_partition(device *which, unsigned kind) {
     if (kind < 1 || kind > 5) return AMDSMI_STATUS_INVAL;
     if (lookup(which->number, "processes", (char[VALUE_MAX]){0}, VALUE_MAX)) return AMDSMI_STATUS_BUSY;
     remember(which->number, "compute_partition", "%s", names[kind]);
+    /* With another mode there are other devices: as many as the test said with count_CPX. */
+    char key[16];
+    snprintf(key, sizeof key, "count_%s", names[kind]);
+    long long devices = whole_or(ALL, key, 0);
+    if (devices) remember(ALL, "count", "%lld", devices);
+    return AMDSMI_STATUS_SUCCESS;
+}
+
+API int amdsmi_set_gpu_memory_partition(device *which, unsigned kind) {
+    ENTER(which);
+    HAVE(which, "memory_partition");
+    if (lookup(which->number, "processes", (char[VALUE_MAX]){0}, VALUE_MAX)) return AMDSMI_STATUS_BUSY;
+    remember(which->number, "memory_partition", "NPS%u", kind);
     return AMDSMI_STATUS_SUCCESS;
 }
 

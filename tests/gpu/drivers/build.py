@@ -60,6 +60,15 @@ LEVEL_ZERO = StubKind(
     0x78000003,
 )
 
+# Of memory: their symbols are all written, and the layouts, where there are any, are those of our own calls.
+CUDA = StubKind("cuda", "libcuda.so.1", "libcuda.so.1", "", (), 801)
+HIP = StubKind("hip", "libamdhip64.so", "libamdhip64.so", "", (), 801)
+LEVEL_ZERO_MEMORY = StubKind(
+    *("level_zero_memory", "libze_loader.so.1", "libze_loader.so.1", "actorgrid.device_memory.level_zero"),
+    (("actorgrid.device_memory.level_zero", r'^    "(ze\w+)": \('),),
+    0x78000003,
+)
+
 
 class NoCompiler(Exception):
     """There is no C compiler here, so no stub can be built."""
@@ -79,7 +88,7 @@ def build(kind: StubKind, omit: Sequence[str] = ()) -> Path:
     names: set[str] = set()
     for text, (_, pattern) in zip(texts, kind.looked_up, strict=True):
         names.update(re.findall(pattern, text))
-    own = [(HERE / name).read_text() for name in (source.name, "state.h", "layout.py", "build.py")]
+    own = [(HERE / name).read_text() for name in (source.name, "state.h", "streams.h", "layout.py", "build.py")]
     key = hashlib.sha256("\0".join([*texts, *own, *sorted(omit)]).encode()).hexdigest()[:16]
     folder = BUILT / f"{kind.name}-{key}"
     if (folder / kind.file).exists():
@@ -89,7 +98,7 @@ def build(kind: StubKind, omit: Sequence[str] = ()) -> Path:
         work = Path(made) / "out"
         work.mkdir()
         bare = _compile(compiler, work / "bare", kind, None, sorted(names))
-        (work / "layout.h").write_text(_layout(kind, bare))
+        (work / "layout.h").write_text(_layout(kind, bare) if kind.module else "")
         written = set(WRITTEN.findall(source.read_text()))
         _compile(compiler, work, kind, source, sorted(names - written), omit)
         shutil.rmtree(work / "bare")

@@ -677,7 +677,8 @@ API int nvmlDeviceSetMigMode(device *which, unsigned mode, int *status) {
 
 API int nvmlDeviceGetMaxMigDeviceCount(device *which, unsigned *found) {
     ENTER(which);
-    *found = whole_or(which->number, "mig_mode", whole_or(which->number, "mig", -1)) >= 0 ? MAX_INSTANCES - 1 : 0;
+    /* As real drivers: none at all as long as MIG is off. */
+    *found = whole_or(which->number, "mig_mode", whole_or(which->number, "mig", 0)) > 0 ? MAX_INSTANCES - 1 : 0;
     return NVML_SUCCESS;
 }
 

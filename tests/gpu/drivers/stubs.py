@@ -5,9 +5,22 @@ from __future__ import annotations
 from collections.abc import Mapping
 from pathlib import Path
 
-from tests.gpu.drivers.build import AMD_SMI, LEVEL_ZERO, NVML, StubKind
+from tests.gpu.drivers.build import AMD_SMI, CUDA, HIP, LEVEL_ZERO, LEVEL_ZERO_MEMORY, NVML, StubKind
 
-STATE_VARIABLES = {NVML: "NVML_STUB_STATE", AMD_SMI: "AMD_SMI_STUB_STATE", LEVEL_ZERO: "LEVEL_ZERO_STUB_STATE"}
+STATE_VARIABLES = {
+    NVML: "NVML_STUB_STATE",
+    AMD_SMI: "AMD_SMI_STUB_STATE",
+    LEVEL_ZERO: "LEVEL_ZERO_STUB_STATE",
+    CUDA: "CUDA_STUB_STATE",
+    HIP: "HIP_STUB_STATE",
+    LEVEL_ZERO_MEMORY: "ZE_STUB_STATE",
+}
+LIBRARY_VARIABLES = {
+    NVML: "ACTORGRID_NVML_LIBRARY",
+    HIP: "ACTORGRID_HIP_LIBRARY",
+    LEVEL_ZERO: "ACTORGRID_LEVEL_ZERO_LIBRARY",
+    LEVEL_ZERO_MEMORY: "ACTORGRID_LEVEL_ZERO_LIBRARY",
+}
 NV_XID, NV_ECC_DOUBLE, NV_ECC_STORM = 8, 2, 0x200
 AMD_RESET, AMD_THERMAL = 3, 2
 ZE_DETACH, ZE_RESET_REQUIRED = 1 << 0, 1 << 14
@@ -26,12 +39,10 @@ class StubDriver:
     def variables(self) -> dict[str, str]:
         """What the environment of a process has to hold for it to find this library and its state."""
         found = {STATE_VARIABLES[self.kind]: str(self.state)}
-        if self.kind is NVML:
-            found["ACTORGRID_NVML_LIBRARY"] = str(self.library)
+        if self.kind in LIBRARY_VARIABLES:
+            found[LIBRARY_VARIABLES[self.kind]] = str(self.library)
         elif self.kind is AMD_SMI:
             found["ROCM_PATH"] = found["ROCM_HOME"] = str(self.library.parent.parent)
-        else:
-            found["ACTORGRID_LEVEL_ZERO_LIBRARY"] = str(self.library)
         return found
 
     # -- its state

@@ -1,0 +1,1 @@
+"""The OpenAI-compatible door of a host: processes that carry requests to replicas of model services."""

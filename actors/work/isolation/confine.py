@@ -1,0 +1,151 @@
+"""What the child of a shim does to itself before it becomes users' work, so that it is kept from what is not its own.
+
+At ``basic``, the agent's keys and records are covered by empty mounts, and nothing that is executed gains privileges: a
+job does not come across them, and one that runs as root can uncover them on purpose. At ``full``, it becomes another
+uid that has nothing on the host, in mount, ipc and uts namespaces of its own, without capabilities, and behind a filter
+of system calls. The order matters: mounts need root, a filter would refuse them, and a change of uid forgets who our
+parent is.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+import sys
+from contextlib import suppress
+from pathlib import Path
+
+from ..linux import (
+    CLONE_NEWIPC,
+    CLONE_NEWNS,
+    CLONE_NEWUTS,
+    MS_BIND,
+    MS_NODEV,
+    MS_NOEXEC,
+    MS_NOSUID,
+    MS_REC,
+    MS_SLAVE,
+    die_with_parent,
+    mount,
+    unshare,
+)
+from ..work_records import ApartSpec
+from . import calls
+from .own_folders import TMP
+
+_COVER = MS_NOSUID | MS_NODEV | MS_NOEXEC
+_COVER_OPTIONS = "mode=0711,size=256k"
+_SHARED_MEMORY = "/dev/shm"  # nosec B108 - where it is on Linux
+
+
+def hide(paths: list[str]) -> None:
+    """Have nothing at *paths*, in a mount namespace of our own. Raises OSError."""
+    unshare(CLONE_NEWNS)
+    mount("none", "/", None, MS_REC | MS_SLAVE)
+    for path in paths:
+        try:
+            mode = os.lstat(path).st_mode
+        except FileNotFoundError:
+            continue
+        if stat.S_ISDIR(mode):
+            mount("actorgrid", path, "tmpfs", _COVER, _COVER_OPTIONS)
+        elif stat.S_ISREG(mode):
+            mount(os.devnull, path, None, MS_BIND)
+
+
+def confine_a_little(spec: ApartSpec) -> None:
+    """At ``basic``. What cannot be had here is left out: the host has said so already (probes.py)."""
+    if spec["hidden"]:
+        with suppress(OSError):
+            hide(spec["hidden"])
+    if spec["no_new_privs"]:
+        with suppress(OSError):
+            calls.gain_no_privileges()
+
+
+def enter_own_namespaces(spec: ApartSpec, cwd: str) -> None:
+    """Have mounts, System V's shared memory and host name of our own. Raises OSError.
+
+    Of the data directory there is the attempt's own folder and what it is to read, and of the runtime directory
+    nothing. /tmp, /var/tmp and /dev/shm are its own. *cwd* is there, wherever it lies, if its uid may enter it.
+    """
+    attempt = spec["attempt"]
+    # Members of a gang on one host speak over shared memory.
+    unshare(CLONE_NEWNS | CLONE_NEWUTS | (0 if spec["gang"] else CLONE_NEWIPC))
+    mount("none", "/", None, MS_REC | MS_SLAVE)
+    # From here on: what is opened in another mount namespace cannot be mounted in this one.
+    tmp = os.open(os.path.join(attempt, TMP), os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+    own = (sys.prefix, sys.base_prefix, str(Path(__file__).resolve().parents[3]))
+    kept = {path: os.open(path, os.O_PATH | os.O_CLOEXEC) for path in dict.fromkeys((attempt, *spec["read"], *own))}
+    above: dict[str, int] = {}
+    if not is_below(cwd, attempt):
+        # One that lies around what is hidden comes before it: over it, it would uncover it, and cover our own folder.
+        hides_it = any(is_below(cwd, folder) for folder in spec["hidden"])
+        (kept if hides_it else above)[cwd] = _opened_as(cwd, spec["uid"])
+    for folder in ("/tmp", "/var/tmp"):  # nosec B108 - covered, not used
+        if os.path.isdir(folder):
+            mount(f"/proc/self/fd/{tmp}", folder, None, MS_BIND)
+    if not spec["gang"] and os.path.isdir(_SHARED_MEMORY):
+        mount("actorgrid", _SHARED_MEMORY, "tmpfs", MS_NOSUID | MS_NODEV, "mode=1777")
+    for path, held in above.items():
+        _uncover(path, held)
+    for folder in spec["hidden"]:
+        os.makedirs(folder, mode=0o711, exist_ok=True)  # where it lay below one of those, there is none now
+        mount("actorgrid", folder, "tmpfs", _COVER, _COVER_OPTIONS)
+    for path, held in kept.items():
+        _uncover(path, held)
+    for held in (tmp, *above.values(), *kept.values()):
+        os.close(held)
+    with suppress(OSError):  # in a container, where parts of /proc are covered
+        mount("proc", "/proc", "proc", _COVER, "hidepid=2")
+
+
+def become(spec: ApartSpec, parent_pid: int) -> None:
+    """Be the uid of the work, for good and with nothing beyond. Raises OSError."""
+    uid = spec["uid"]
+    calls.drop_bounding_set()
+    os.setgroups([])
+    os.setresgid(uid, uid, uid)
+    os.setresuid(uid, uid, uid)
+    die_with_parent(parent_pid)  # the kernel forgot it with the change of uid
+    calls.be_dumpable()  # or our own files of /proc would be root's
+    calls.gain_no_privileges()
+    calls.refuse_calls()
+
+
+def is_below(path: str, folder: str) -> bool:
+    """Whether *path* is *folder*, or lies in it."""
+    return lies_in(os.path.realpath(path), os.path.realpath(folder))
+
+
+def lies_in(path: str, folder: str) -> bool:
+    """The same of two absolute paths that are resolved already."""
+    return os.path.commonpath([path, folder]) == folder
+
+
+def _opened_as(path: str, uid: int) -> int:
+    """A directory, opened with the rights of *uid*: what it may not enter, it does not get by naming it as its own."""
+    os.setgroups([])
+    os.setegid(uid)
+    os.seteuid(uid)
+    try:
+        held = os.open(path, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+        if not os.access(f"/proc/self/fd/{held}", os.X_OK, effective_ids=True):
+            raise PermissionError(13, "Permission denied")
+        return held
+    finally:
+        os.seteuid(0)
+        os.setegid(0)
+
+
+def _uncover(path: str, held: int) -> None:
+    """Have what is opened as *held* at *path*, where it is covered now."""
+    with suppress(OSError):
+        if os.path.samestat(os.stat(path), os.fstat(held)):
+            return
+    if stat.S_ISDIR(os.fstat(held).st_mode):
+        os.makedirs(path, mode=0o711, exist_ok=True)
+    else:
+        os.makedirs(os.path.dirname(path), mode=0o711, exist_ok=True)
+        os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o644))
+    mount(f"/proc/self/fd/{held}", path, None, MS_BIND | MS_REC)

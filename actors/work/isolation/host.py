@@ -1,0 +1,102 @@
+"""The isolation of work on this host, for WorkerManager: what it can, who has which uid, how attempts are apart."""
+
+from __future__ import annotations
+
+import os
+
+from actorgrid.access import tenant_of
+from actorgrid.actors.ledger.client import LedgerClient
+from actorgrid.actors.ledger.isolation_records import KeptApartRecord
+from actorgrid.actors.ledger.kept_apart import wanted_level
+from actorgrid.actors.ledger.record_types import JobRecord
+from actorgrid.supervisors.server import Server
+
+from ..live_attempt import LiveAttempt
+from ..work_records import WorkSpec
+from ..zygote_link import ZygoteLink
+from .device_nodes import all_nodes_known
+from .levels import kept_apart
+from .plan import keep_apart
+from .probes import Means
+from .uids import WorkUids
+
+LOOK_AGAIN_S = 0.2
+
+
+class WorkIsolation:
+    """Of one host."""
+
+    def __init__(self, server: Server, zygote: ZygoteLink) -> None:
+        self._server, self._zygote = server, zygote
+        self._uids = WorkUids(server.host.paths.data_dir)
+
+    def is_wanted_full(self, job: JobRecord) -> bool:
+        """Whether the work of *job* is to have a uid of its user's, and so no process that others had.
+
+        Before the means are known as much is taken for possible as there may be.
+        """
+        return wanted_level(self._kept(self._zygote.means), job) == "full"
+
+    async def kept_apart(self) -> KeptApartRecord:
+        """What this host says of how it keeps work apart, once that has been tried. Raises WorkerLost."""
+        await self._zygote.tried()
+        return self._kept(self._zygote.means)
+
+    async def keep(self, spec: WorkSpec, job: JobRecord) -> None:
+        """Add to the spec of an attempt how it is kept apart. Raises IsolationNotGiven, DiskFull, WorkerLost."""
+        # Nothing waits for it that does not ask for it: a zygote that starts may take long.
+        means = self._zygote.means
+        kept = self._kept(means)
+        if wanted_level(kept, job) == "full" or (job.get("resources") or {}).get("min_isolation"):
+            await self._zygote.tried()
+            if means is None:
+                means = self._zygote.means
+                kept = self._kept(means)
+        missing = means.missing() if means is not None else []
+        keep_apart(
+            spec,
+            job,
+            kept,
+            self._server.host.paths,
+            self._uids,
+            missing="; ".join(missing) or "this host cannot",
+            default_cwd=not job.get("cwd") and "working_dir" not in spec,
+        )
+
+    async def until_alone(self, attempt: LiveAttempt, ledger: LedgerClient) -> None:
+        """Wait until no work of another tenant that was granted before has anything here, where all have one uid.
+
+        Returns also when its time to begin is over, or it has been taken back: whoever calls looks at that.
+        """
+        while (other := self._tenant_before(attempt.directory.attempt_id, ledger)) is not None:
+            attempt.waits_for = f"work of tenant {other} to end: its host has one uid for all, and takes one at a time"
+            if self._server.runtime.boottime() >= attempt.start_by:
+                return
+            await self._server.sleep(LOOK_AGAIN_S)
+
+    def _tenant_before(self, attempt_id: str, ledger: LedgerClient) -> str | None:
+        if os.geteuid() == 0 or self._server.host.settings.work.isolation not in ("auto", "full"):
+            return None
+        own = ledger.allocations.get(attempt_id)
+        if own is None:
+            return None
+        tenant = tenant_of(own["user_id"])
+        # Only those granted before: two that wait for each other would wait for good.
+        others = (
+            tenant_of(each["user_id"])
+            for each in ledger.allocations.values()
+            if each["host"] == own["host"] and "behind" not in each and each["token"] < own["token"]
+        )
+        return next((other for other in others if other != tenant), None)
+
+    def _kept(self, means: Means | None) -> KeptApartRecord:
+        setting = self._server.host.settings.work.isolation
+        if means is None:
+            return kept_apart(setting, "full", {})
+        held = means.held
+        containment = self._zygote.containment
+        if containment is None or containment.kind != "cgroup":
+            held = {name: has and not name.startswith("cgroup_") for name, has in held.items()}
+        if held.get("cgroup_devices") and not all_nodes_known():
+            held = {**held, "cgroup_devices": False}
+        return kept_apart(setting, means.best, held)

@@ -1,0 +1,40 @@
+"""Who enforces what on this host at each level at which it can keep work apart."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from actorgrid.actors.ledger.isolation_records import KeptApartRecord, Level, Setting
+from actorgrid.isolation_words import ASPECTS, COOPERATIVE, KERNEL, NONE
+
+STATED = tuple(name for name in ASPECTS if name != "gpu_memory")
+"""What a level says of: memory of GPUs is said by the device (``gpu/enforcement.py``)."""
+
+
+def enforced_at(level: Level, means: Mapping[str, bool]) -> dict[str, str]:
+    """Who enforces each of STATED for work at *level*, on a host that has *means* (probes.MEANS, as they were tried).
+
+    Never more than is true of the weakest work at that level, nor of work that asks for none of it.
+    """
+    # Of root's work by another uid, of others' by Landlock.
+    apart = level == "full" and (means.get("uid", False) or means.get("signals", False))
+    hidden = level != "off" and means.get("mounts", False)
+    shut = level == "full" and means.get("landlock", False) and not means.get("uid", False)
+    counted = apart or not means.get("uid", False)  # root's own processes are not
+    return {
+        "files": KERNEL if apart and (hidden or shut) else COOPERATIVE if hidden else NONE,
+        "processes": KERNEL if apart else NONE,
+        "memory": KERNEL if means.get("cgroup_memory", False) else COOPERATIVE,
+        "cpu": NONE,
+        "pids": KERNEL if means.get("cgroup_pids", False) or (counted and means.get("pid_limit", False)) else NONE,
+        "devices": KERNEL if means.get("cgroup_devices", False) else COOPERATIVE,
+        "network": NONE,
+    }
+
+
+def kept_apart(setting: Setting, best: Level, means: Mapping[str, bool]) -> KeptApartRecord:
+    """What the host says of itself: the levels that *setting* lets work have, of those up to *best*."""
+    allowed: tuple[Level, ...] = ("off",) if setting == "off" else ("off", "basic")
+    if setting in ("auto", "full") and best == "full":
+        allowed = (*allowed, "full")
+    return {"setting": setting, "levels": {level: enforced_at(level, means) for level in allowed}}

@@ -1,0 +1,45 @@
+"""The folders that are the own of work that is kept apart: made before it begins, gone when it has ended."""
+
+from __future__ import annotations
+
+import os
+import stat
+from pathlib import Path
+
+from actorgrid.actors.files.untrusted_files import remove_tree
+
+from ..work_records import ApartSpec
+
+HOME, TMP = "home", "tmp"
+"""In the attempt's folder: its home, and what it has for /tmp."""
+
+
+def make_own_folders(spec: ApartSpec, own_cwd: Path) -> None:
+    """Have the folders that the work owns, and its copy of a directory that came along, be of its uid. Raises OSError.
+
+    Called before anything of it runs. What else is in the attempt's folder stays the agent's: work that could replace
+    it would have the agent read what it may not.
+    """
+    folder, uid = Path(spec["attempt"]), spec["uid"]
+    for name in (HOME, TMP):
+        (folder / name).mkdir(mode=0o700, exist_ok=True)
+    if os.geteuid() != 0:
+        return  # the work has our uid
+    folder.chmod(0o711)  # by name, and no list
+    for name in (HOME, TMP):
+        os.lchown(folder / name, uid, uid)
+    for at, _, names in os.walk(own_cwd):
+        os.lchown(at, uid, uid)
+        for name in names:
+            # Files are second names of those that were sent, which are for everybody to read: they stay the agent's.
+            if stat.S_ISLNK(os.lstat(os.path.join(at, name)).st_mode):
+                os.lchown(os.path.join(at, name), uid, uid)
+    for path in spec["read"]:
+        os.chmod(path, 0o644)  # in a folder of the agent's, which only it can enter
+
+
+def remove_own_folders(spec: ApartSpec) -> None:
+    """Remove them, when nothing of the work lives any more."""
+    if spec["level"] == "full":
+        for name in (HOME, TMP):
+            remove_tree(Path(spec["attempt"]) / name)

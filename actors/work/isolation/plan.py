@@ -1,0 +1,134 @@
+"""How far the work of an attempt or a worker is kept apart: by the setting, whose it is, and what this host can do."""
+
+from __future__ import annotations
+
+import os
+from functools import cache
+from pathlib import Path
+
+from actorgrid.actors.ledger.isolation_records import KeptApartRecord, Level, Setting
+from actorgrid.actors.ledger.kept_apart import level_of, min_isolation_of, why_not_full
+from actorgrid.actors.ledger.record_types import JobRecord
+from actorgrid.configs.paths import HostPaths
+from actorgrid.errors import IsolationNotGiven
+from actorgrid.isolation_words import lacking
+
+from ..work_records import ApartSpec, WorkSpec
+from .confine import lies_in
+from .own_folders import HOME, TMP
+from .uids import WorkUids
+
+
+@cache
+def hidden_paths(paths: HostPaths) -> tuple[tuple[str, str], ...]:
+    """What work has no use for, and the agent's keys and records are in: hidden from all work. Each also resolved.
+
+    Once for a host: each part of a path is a question to the kernel, and every attempt comes by here.
+    """
+    return tuple(
+        (str(path), os.path.realpath(path))
+        for path in (
+            paths.security_dir,
+            paths.token_file,
+            paths.work_key_file,
+            paths.ledger_dir,
+            paths.state_dir,
+            paths.audit_dir,
+            paths.start_file,
+            paths.log_file,
+        )
+    )
+
+
+def basic_spec(setting: Setting, paths: HostPaths, cwd: str = "/") -> ApartSpec | None:
+    """What the spec says of work that is kept apart a little; None where nothing is done.
+
+    What takes no_new_privs is root, to whom it means nothing: another user may need sudo, or newuidmap for a container.
+    """
+    if setting == "off":
+        return None
+    as_root = os.geteuid() == 0
+    real_cwd = os.path.realpath(cwd)
+    return {
+        "level": "basic",
+        "hidden": [path for path, real in hidden_paths(paths) if not lies_in(real_cwd, real)] if as_root else [],
+        "no_new_privs": as_root,
+        "uid": 0,
+        "attempt": "",
+        "read": [],
+        "gang": False,
+    }
+
+
+def keep_apart(
+    spec: WorkSpec,
+    job: JobRecord,
+    kept: KeptApartRecord,
+    paths: HostPaths,
+    uids: WorkUids,
+    *,
+    missing: str,
+    default_cwd: bool,
+) -> Level:
+    """Add to the spec of an attempt of *job* how it is kept apart, on a host that says *kept*; gives how far.
+
+    Raises IsolationNotGiven where the setting is ``full`` and this work cannot have that, and where less is enforced
+    than it asks for; by itself it has ``basic``. *missing*: what the host lacks for ``full``, for people.
+    *default_cwd*: whether its directory was chosen for it.
+    """
+    mps = "CUDA_MPS_PIPE_DIRECTORY" in spec["env"]
+    level = level_of(kept, job, mps=mps)
+    asked = min_isolation_of(job)
+    why = why_not_full(job, mps=mps) if "full" in kept["levels"] else missing
+    if kept["setting"] == "full" and level != "full":
+        raise _not_given("work.isolation = full", why)
+    short = lacking(asked, kept["levels"].get(level, {}), but=("gpu_memory",)) if asked else []
+    if short:
+        raise _not_given(f"min_isolation = {asked}", "; ".join([*short, *([why] if level != "full" and why else [])]))
+    if level == "full":
+        uid = uids.uid_of(job["user_id"]) if os.geteuid() == 0 else 0
+        _full(spec, uid, paths, default_cwd, job["user_id"])
+        return "full"
+    if "container" in spec:
+        return "off"  # its runtime mounts what it needs, and may need newuidmap for it
+    apart = basic_spec("off" if level == "off" else "basic", paths, spec["cwd"])
+    if apart is None:
+        return "off"
+    spec["apart"] = apart
+    return "basic"
+
+
+def _not_given(asked: str, found: str) -> IsolationNotGiven:
+    return IsolationNotGiven(
+        "this work cannot be kept apart here as it is to be",
+        asked=asked,
+        found=found,
+        hint="actorgrid doctor says what the host can; docs/trust.md, what full keeps from what",
+    )
+
+
+def _full(spec: WorkSpec, uid: int, paths: HostPaths, default_cwd: bool, user: str) -> None:
+    folder = paths.attempts_dir / spec["id"]
+    home = folder / HOME
+    read: list[str] = []
+    if spec["kind"] == "function":
+        function = spec["function"]
+        read = [function["payload_path"], *function["inputs"].values()]
+        function["result_path"] = str(home / Path(function["result_path"]).name)
+        function.pop("objects", None)  # the store's socket is for the agent's uid
+    if default_cwd:
+        spec["cwd"] = str(home)
+    spec["env"] |= {"HOME": str(home), "USER": user, "LOGNAME": user}
+    for name in ("TMPDIR", "XDG_CACHE_HOME", "XDG_DATA_HOME", "XDG_RUNTIME_DIR"):
+        spec["env"].pop(name, None)  # the agent's, which the work cannot enter
+    if not uid:
+        spec["env"]["TMPDIR"] = str(folder / TMP)  # without mounts, /tmp is everybody's
+    spec["apart"] = {
+        "level": "full",
+        "hidden": [str(paths.data_dir), str(paths.runtime_dir)],
+        "no_new_privs": True,
+        "uid": uid,
+        "attempt": str(folder),
+        "read": read,
+        "gang": "RANK" in spec["env"] and spec["env"].get("WORLD_SIZE", "1") != "1",
+    }

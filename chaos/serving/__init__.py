@@ -1,0 +1,1 @@
+"""Replicas of a language model under chat traffic, simulated, behind gateways that choose by the real router."""

@@ -1,0 +1,126 @@
+"""The least isolation that work asks for: which hosts enforce it, who is told of those that do not."""
+
+from __future__ import annotations
+
+from typing import Any, cast
+
+import pytest
+from pydantic import ValidationError
+
+from actorgrid.actors.cluster.explain.why import JobContext, explain_job
+from actorgrid.actors.gpu.enforcement import enforced_of_job, enough_devices, host_lacks, isolation_counts
+from actorgrid.actors.gpu.feasibility import check_feasible
+from actorgrid.actors.ledger.isolation_records import is_kept_apart
+from actorgrid.actors.ledger.kept_apart import level_of, wanted_level
+from actorgrid.actors.ledger.record_types import HostRecord, JobRecord
+from actorgrid.demand import Demand
+from actorgrid.errors import BadRequest, IsolationNotGiven
+from actorgrid.isolation_words import checked_min_isolation, is_min_isolation, lacking
+from actorgrid.models import TaskRequest
+
+BASIC = {"files": "cooperative", "processes": "none", "memory": "kernel", "devices": "cooperative"}
+FULL = {**BASIC, "files": "kernel", "processes": "kernel"}
+
+
+def host(name: str, kept: dict[str, Any] | None, **more: Any) -> HostRecord:
+    fields = {"host_id": name, "hostname": name, "cpu_milli": 8000, "memory_mib": 8000, "devices": [], "incarnation": 1}
+    return cast("HostRecord", fields | ({} if kept is None else {"kept_apart": kept}) | more)
+
+
+def kept(setting: str = "auto", *, full: bool = True) -> dict[str, Any]:
+    return {"setting": setting, "levels": {"off": {}, "basic": BASIC} | ({"full": FULL} if full else {})}
+
+
+def job(asked: str = "", user: str = "ann", **fields: Any) -> JobRecord:
+    resources = {"cpu_milli": 1000, "memory_mib": 100} | ({"min_isolation": asked} if asked else {})
+    return cast("JobRecord", {"job_id": "j", "user_id": user, "resources": resources, **fields})
+
+
+STRONG, WEAK, SILENT = host("strong", kept()), host("weak", kept(full=False)), host("silent", None)
+
+
+def test_one_word_is_of_files_and_processes_and_there_is_one_spelling() -> None:
+    assert checked_min_isolation(" kernel ") == "files=kernel,processes=kernel"
+    assert (
+        checked_min_isolation("pids=kernel, files = cooperative,kernel") == "files=kernel,processes=kernel,pids=kernel"
+    )
+    assert checked_min_isolation("none") == checked_min_isolation("") == ""
+    for nonsense in ("full", "files", "files=strong", "disks=kernel", "kernel=files", "=", "files==kernel"):
+        with pytest.raises(ValueError, match="min_isolation"):
+            checked_min_isolation(nonsense)
+    assert is_min_isolation("files=kernel")
+    assert not any(map(is_min_isolation, ["", "kernel", None, 1, "files=kernel,files=kernel", "x" * 1000]))
+    assert lacking("files=kernel,cpu=kernel", {"files": "hardware"}) == ["cpu: none, asked kernel"]
+
+
+def test_a_host_that_enforces_less_is_no_place_for_it() -> None:
+    demand = Demand.of_request(TaskRequest(command=["x"], min_isolation="kernel"))
+    assert Demand.of(demand.to_record()) == demand and demand != Demand(cpu_milli=1000)
+    assert host_lacks(demand, STRONG) == []
+    assert host_lacks(demand, WEAK) == ["files: cooperative, asked kernel", "processes: none, asked kernel"]
+    assert host_lacks(demand, SILENT) != [] and host_lacks(Demand(), SILENT) == []
+    check_feasible(demand, [WEAK, STRONG])
+    check_feasible(demand, [WEAK, SILENT])  # it may still say that it does
+    with pytest.raises(IsolationNotGiven, match=r"weak: files: cooperative, asked kernel"):
+        check_feasible(demand, [WEAK])
+
+
+def test_nothing_is_promised_of_what_is_not_asked_for() -> None:
+    for asked in ({"min_isolation": "memory=kernel"}, {"min_isolation": "gpu_memory=driver", "gpus": 0.5}):
+        with pytest.raises(BadRequest, match="nothing limits"):
+            Demand.of_request(TaskRequest(command=["x"], **asked))
+    with pytest.raises(ValidationError, match="neither a word"):
+        TaskRequest(command=["x"], min_isolation="much")
+
+
+def test_memory_of_gpus_goes_by_the_device() -> None:
+    mig = {"uuid": "m", "index": 0, "memory_mib": 9, "source": "probed", "parent": "g", "share_milli": 1000}
+    whole = {"uuid": "g", "index": 1, "memory_mib": 9, "source": "probed"}
+    demand = Demand(gpu_count=1, min_isolation="gpu_memory=hardware")
+    assert enough_devices(demand, cast("Any", [mig, whole])) == [mig]
+
+
+def test_a_job_has_the_level_that_its_tenant_and_its_wish_say() -> None:
+    both, weak = cast("Any", kept()), cast("Any", kept(full=False))
+    assert wanted_level(both, job()) == "basic"
+    assert level_of(both, job(user="ann@lab"), mps=False) == "full"
+    assert level_of(both, job("files=kernel"), mps=False) == "full"
+    assert level_of(both, job("memory=kernel"), mps=False) == "basic"
+    assert level_of(weak, job(user="ann@lab"), mps=False) == "basic"
+    assert level_of(both, job("files=kernel", container={}), mps=False) == "off"
+    assert level_of(cast("Any", kept("off")), job("files=kernel"), mps=False) == "off"
+    assert level_of(both, job("files=kernel"), mps=True) == "basic"
+
+
+def test_a_grant_states_who_enforces_what_and_a_limit_that_is_not_asked_for_is_none() -> None:
+    attempts = [{"host": "strong", "gpu_uuids": []}]
+    placed = job("files=kernel", state="running", attempts=attempts)
+    assert enforced_of_job(placed, {"strong": STRONG}) == FULL
+    placed["resources"]["memory_mib"] = 0
+    assert enforced_of_job(placed, {"strong": STRONG}) == {**FULL, "memory": "none"}
+    assert enforced_of_job(placed, {"strong": host("strong", cast("Any", {"levels": 3}))}) == {}
+    assert isolation_counts([STRONG, WEAK, SILENT])["files"] == {"kernel": 1, "cooperative": 1}
+
+
+def test_why_names_the_hosts_and_what_they_lack() -> None:
+    fields: dict[str, Any] = {
+        "state": "queued",
+        "attempts": [],
+        "submitted_at": 0.0,
+        "not_before": 0.0,
+        "kind": "command",
+    }
+    waiting = job("files=kernel", **fields)
+    context = JobContext(now=1.0, fit=cast("Any", {"total_nodes": 1, "position": 1}), hosts={"weak": WEAK})
+    told = explain_job(waiting, context)
+    assert "weak enforces less than it asks for (files: cooperative, asked kernel)" in told["headline"]
+    mixed = explain_job(waiting, JobContext(now=1.0, fit=context.fit, hosts={"weak": WEAK, "strong": STRONG}))
+    assert any("weak enforces less" in reason for reason in mixed["reasons"])
+
+
+def test_what_a_host_says_is_looked_at_before_it_is_kept() -> None:
+    assert is_kept_apart(kept())
+    for nonsense in (None, {}, {"setting": "auto"}, {**kept(), "more": 1}, {"setting": "auto", "levels": {}}):
+        assert not is_kept_apart(nonsense)
+    assert not is_kept_apart({"setting": ["auto"], "levels": {"basic": {}}})
+    assert not is_kept_apart({"setting": "auto", "levels": {"basic": {"files": ["kernel"]}}})
