@@ -65,11 +65,13 @@ def _as_one(method: Callable[P, R]) -> Callable[P, R]:
     @wraps(method)
     def call(*arguments: P.args, **named: P.kwargs) -> R:
         engine: Any = arguments[0]
-        engine._changing = engine.policy != "random"
+        if engine.policy == "random":  # its dice may ask for a snapshot, which would wait for itself
+            return method(*arguments, **named)
+        engine._turns += 1  # odd: something is being changed
         try:
             return method(*arguments, **named)
         finally:
-            engine._changing = False
+            engine._turns += 1
 
     return call
 
@@ -96,7 +98,7 @@ class PlacementEngine:
         ] = {}  # of each slot: the node's version, and its score
         self._versions = 0
         self._priced_for = 0  # placements until models are priced anew
-        self._changing = False
+        self._turns = 0  # begun and ended changes: a snapshot is of one even number, at its beginning and at its end
         self._allocated_milli = 0
         self._capacity_milli = 0
 
@@ -151,9 +153,11 @@ class PlacementEngine:
         Python code, the members so far may be).
         """
         while True:
-            version = self._versions
-            found = Snapshot(version, tuple(self.nodes()), self._allocated_milli, self._capacity_milli)
-            if version == self._versions and not self._changing:
+            turns = self._turns
+            if turns % 2:
+                continue
+            found = Snapshot(self._versions, tuple(self.nodes()), self._allocated_milli, self._capacity_milli)
+            if turns == self._turns:
                 return found
 
     @staticmethod

@@ -10,7 +10,7 @@ import pytest
 
 from actorgrid.errors import MalformedMessage
 from actorgrid.hotpath.reference.message_ring import FULL, PUSHED_RING, RingSide, Step, Steps
-from tests.hotpath.ring_interleavings import Outcome, explore
+from tests.hotpath.interleavings import Outcome, explore
 
 CAPACITY = 32
 """Two messages of 8 bytes fill it."""

@@ -5,8 +5,10 @@ memory later: those to different places in any order, but a ``release`` after al
 wait until the buffer is empty, and a process reads its own stores first. That allows all that x86 does (TSO), and of
 what Arm does the order of stores; loads happen in the order of the program, as acquiring loads do.
 
-Besides the ring's steps there are ``("sleep", bell)``, which waits until it was rung and hushes it, and ``("wake",
-bell)``, which rings it: system calls, before which the buffer is empty.
+Besides the ring's steps there are system calls, before which the buffer is empty: ``("sleep", bell)``, which waits
+until it was rung and hushes it, ``("wake", bell)``, which rings it, ``("send", channel, value)`` and ``("receive",
+channel)`` of a socket, which keeps order. And there is the lock of the interpreter: ``("lock", name)`` waits until
+nobody has it, ``("unlock", name)`` is a release.
 
 A state is the memory, both buffers, and what both processes have done: a process is a function of what it was answered,
 so that it is played again from its beginning for each, and no state is looked at twice.
@@ -113,6 +115,13 @@ def _taken(world: World, number: int, step: Step) -> list[World]:
         case ("load", place):
             own = [store.value for store in buffer if store.place == place]
             return [_changed(world, number, answer=own[-1] if own else memory.get(place, 0))]
+        case ("unlock", name):
+            return [_changed(world, number, buffer=(*buffer, Store(("lock", name), 0, True)))]
+        case ("lock", name):
+            if memory.get(("lock", name)) or any(store.place == ("lock", name) for store in buffer):
+                return []
+            memory["lock", name] = 1
+            return [_changed(world, number, memory=memory)]
         case ("store" | "release" as kind, place, value):
             return [_changed(world, number, buffer=(*buffer, Store(place, value, kind == "release")))]
         case ("write", position, data):
@@ -131,6 +140,13 @@ def _taken(world: World, number: int, step: Step) -> list[World]:
             before = memory.get(place, 0)
             memory[place] = value
             return [_changed(world, number, memory=memory, answer=before)]
+        case ("send", channel, value):
+            memory["channel", channel] = (*memory.get(("channel", channel), ()), value)
+            return [_changed(world, number, memory=memory)]
+        case ("receive", channel) if memory.get(("channel", channel)):
+            first, *rest = memory["channel", channel]
+            memory["channel", channel] = tuple(rest)
+            return [_changed(world, number, memory=memory, answer=first)]
         case ("wake", bell):
             memory["bell", bell] = 1
             return [_changed(world, number, memory=memory)]
