@@ -5,8 +5,8 @@
 
 These are the kernels' own C, built anew for it into a folder of its own, in the interpreter: ThreadSanitizer sees what
 the kernels do to memory, and the interpreter's lock, which is of pthread. ``--planted`` has one thread go into the
-kernel without that lock, by the kernel's own table of functions, which is found. ``--free`` is without ThreadSanitizer and for
-any interpreter: what two threads see has to add up. It says whether the interpreter has its lock.
+kernel without that lock, by the kernel's own table of functions, which is found. ``--free`` is without ThreadSanitizer
+and for any interpreter: what two threads see has to add up. It says whether the interpreter has its lock.
 """
 
 from __future__ import annotations
