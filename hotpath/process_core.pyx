@@ -12,6 +12,7 @@ import time
 from types import CoroutineType
 
 from actorgrid.errors import ActorGridError, BadRequest, CallTimeout, MailboxFull, NoSuchActor, ReceiveTimeout
+from actorgrid.hotpath.interrupts import take_back_interrupt
 
 cdef extern from "Python.h":
     ctypedef PyObject* (*iternextfunc)(PyObject*) noexcept
@@ -895,8 +896,9 @@ cdef class ProcessCore:
                 self.now_running = process
                 self.turn(process)
                 if self.thread_id:
-                    PyThreadState_SetAsyncExc(self.thread_id, NULL)
+                    PyThreadState_SetAsyncExc(self.thread_id, NULL)  # before any step of Python, where it would come
                     self.thread_id = 0
+                    take_back_interrupt()
         finally:
             self.now_running = None
             self.in_run = False

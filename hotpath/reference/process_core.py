@@ -30,6 +30,7 @@ from types import CoroutineType
 from typing import Any
 
 from actorgrid.errors import BadRequest, CallTimeout, MailboxFull, ReceiveTimeout
+from actorgrid.hotpath.interrupts import take_back_interrupt
 
 from .light_process import Behaviour, LightProcess
 from .pid_table import PidTable
@@ -281,7 +282,7 @@ class ProcessCore:
                 self.current = process
                 self._turn(process)
                 if self._interrupted:
-                    ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(self._interrupted), None)
+                    take_back_interrupt()
                     self._interrupted = 0
         finally:
             self.current = None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import subprocess
 import sys
 import threading
 import weakref
@@ -355,6 +356,41 @@ def test_a_turn_that_lasts_is_interrupted_and_no_other(stage: Stage) -> None:
     assert (pid, type(error)) == (process.pid, TooLong)
     assert stage.log == [2]
     assert not stage.core.interrupt(stage.core.turn_number, me_id, TooLong)
+
+
+TRACED_AFTERWARDS = """
+import faulthandler, sys, threading
+from tests.hotpath.process_stage import KINDS, Stage
+
+faulthandler.dump_traceback_later(30, exit=True)
+stage = Stage(KINDS[sys.argv[1]])
+me_id = threading.get_ident()
+
+class TooLong(BaseException):
+    pass
+
+def handle(me, message):
+    watcher = threading.Thread(target=lambda: stage.core.interrupt(stage.core.turn_number, me_id, TooLong))
+    watcher.start()
+    watcher.join()
+
+for _ in range(2):  # it comes as the turn ends, or after it
+    pid = stage.spawn(stage.kind(handle_info=handle)).pid
+    stage.core.send(pid, 1)
+    stage.settle()
+
+def traced():
+    return 7
+
+sys.setprofile(lambda *_: None)
+print(traced())
+"""
+
+
+@pytest.mark.parametrize("kind", sorted(KINDS))
+def test_a_process_can_be_traced_after_an_interruption(kind: str) -> None:
+    ran = subprocess.run([sys.executable, "-c", TRACED_AFTERWARDS, kind], capture_output=True, timeout=120, check=False)
+    assert (ran.returncode, ran.stdout) == (0, b"7\n"), ran.stderr.decode()
 
 
 # -- memory
