@@ -56,6 +56,11 @@ class AnswerRelay:
         return self._events is not None
 
     @property
+    def has_failed(self) -> bool:
+        """Whether the replica told, in the middle of a stream, that it failed."""
+        return self._events is not None and self._events.has_failed
+
+    @property
     def events(self) -> int:
         """Events with data so far."""
         return 0 if self._events is None else self._events.events
@@ -98,7 +103,8 @@ class AnswerRelay:
             request = exchange.request
             asked = request is not None and request.wants_usage
             injected = path is not None and path.has_stream_options and not asked
-            self._events = EventRelay(injected and exchange.service is not None and exchange.service.route.asks_usage)
+            leaves_out_usage = injected and exchange.service is not None and exchange.service.route.asks_usage
+            self._events = EventRelay(leaves_out_usage, path is not None and path.has_named_events)
             self._lines = passed_back(head.headers, b"cache-control", b"x-accel-buffering") + _UNBUFFERED
             self._begin(None)
         elif (

@@ -421,7 +421,7 @@ class Exchange:
 
     def answer_over(self, connection_is_good: bool, is_whole: bool) -> None:
         """The answer is passed on, whole or broken off."""
-        if self.relay is not None and not is_whole and self._status < 500:
+        if self.relay is not None and (not is_whole or self.relay.has_failed) and self._status < 500:
             self._note_failure(at_once=False)
         upstream, self._upstream = self._upstream, None
         if upstream is not None:
@@ -540,7 +540,8 @@ class Exchange:
             if self._assignment is not None:
                 service.release(self._assignment, now)
             service.in_flight -= 1
-            if self._status >= 500 or (aborted and not self.client_is_gone):
+            has_failed = self.relay is not None and self.relay.has_failed
+            if self._status >= 500 or has_failed or (aborted and not self.client_is_gone):
                 service.errors_total += 1
         usage, estimated = self._usage()
         self.gateway.ended(self, self._status, usage, estimated, aborted, self._counted_tokens)

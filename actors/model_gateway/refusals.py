@@ -10,6 +10,7 @@ says otherwise, and wait for ``retry-after`` only up to 120 s: beyond that they 
 from __future__ import annotations
 
 import json
+from typing import Any
 
 RETRY_AFTER_MAX_S = 120.0
 PHRASES = {
@@ -84,6 +85,25 @@ def error_event(message: str, code: str) -> bytes:
     return b"data: " + error_body(502, message, code) + b"\n\n"
 
 
+def is_openai_error(plain: Any) -> bool:
+    """Whether clients read *plain* as an error, with its message."""
+    error = plain.get("error") if isinstance(plain, dict) else None
+    return isinstance(error, dict) and isinstance(error.get("message"), str)
+
+
+def is_servers_fault(plain: Any) -> bool:
+    """Whether an error in a stream is one of the server, as far as it says: not of what it was asked."""
+    error = plain
+    for key in ("response", "error"):
+        if isinstance(error, dict) and error.get(key):
+            error = error[key]
+    if not isinstance(error, dict):
+        return True
+    code, kind = str(error.get("code")), str(error.get("type"))
+    is_4xx = len(code) == 3 and code.startswith("4") and code.isdigit()
+    return not (is_4xx or code.startswith("invalid_") or kind.startswith("invalid_request"))
+
+
 def as_openai_error(status: int, body: bytes) -> bytes:
     """A replica's error in OpenAI's shape: as it is where it has that, else with its text as the message."""
     try:
@@ -91,11 +111,11 @@ def as_openai_error(status: int, body: bytes) -> bytes:
     except (ValueError, RecursionError):
         plain = None
     if isinstance(plain, dict):
-        if isinstance(plain.get("error"), dict) and isinstance(plain["error"].get("message"), str):
+        if is_openai_error(plain):
             return body
         said = plain.get("error") or plain.get("detail") or plain.get("message")
         message = said if isinstance(said, str) else json.dumps(said if said is not None else plain)
     else:
-        text = body.decode("utf-8", "replace").strip()
+        text = plain if isinstance(plain, str) else body.decode("utf-8", "replace").strip()
         message = "the replica answered with a page" if text.startswith("<") else text
     return error_body(status, message[:2_000] or f"the replica answered with status {status}", "replica_error")

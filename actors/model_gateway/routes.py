@@ -19,13 +19,15 @@ class ModelPath(NamedTuple):
     is_embedding: bool = False
     has_tokens: bool = True
     """Whether what is sent and answered is counted in tokens where no usage is told."""
+    has_named_events: bool = False
+    """Whether clients know the events of a stream, errors among them, by their names."""
 
 
 _POSTED = {
     "/v1/chat/completions": ModelPath(has_stream_options=True),
     "/v1/completions": ModelPath(has_stream_options=True),
     "/v1/embeddings": ModelPath(is_embedding=True),
-    "/v1/responses": ModelPath(),
+    "/v1/responses": ModelPath(has_named_events=True),
     "/v1/rerank": ModelPath(),
     "/v1/score": ModelPath(),
     "/v1/moderations": ModelPath(),

@@ -49,7 +49,14 @@ STREAMS: dict[str, list[bytes]] = {
     ],
     "no-done": CHAT,
     "error": [CHAT[0], event({"error": {"message": "engine died", "type": "server_error", "code": 500}})],
+    # What clients take for a chunk, or for nothing, unless it is put into another form.
+    "error-named": [CHAT[0], b'event: error\ndata: {"message":"engine died","code":500}\n\n'],
+    "error-named-text": [CHAT[0], b"event:error\r\ndata:engine died\r\n\r\n"],
+    "error-string": [CHAT[0], event({"error": "engine died"}), DONE],
+    "error-field": [CHAT[0], b'error: {"message":"engine died","type":"server_error","code":500}\n\n'],
+    "error-unended": [CHAT[0], b'event: error\ndata: {"detail":"engine died"}'],
 }
+ERRORS = [name for name in STREAMS if name.startswith("error")]
 ITEM = {"id": "i", "type": "message", "role": "assistant", "status": "completed",
         "content": [{"type": "output_text", "text": "hi", "annotations": []}]}  # fmt: skip
 RESPONSE = {"id": "r", "object": "response", "created_at": 1, "model": "m", "output": [], "parallel_tool_calls": True,
@@ -73,10 +80,18 @@ RESPONSE_EVENTS: list[tuple[str, dict[str, Any]]] = [
 ]  # fmt: skip
 
 
-def response_stream() -> list[bytes]:
+RESPONSE_ERROR = {"code": "server_error", "message": "engine died"}
+RESPONSE_FAILURES: dict[str, tuple[str, dict[str, Any]]] = {
+    "response-error": ("error", {**RESPONSE_ERROR, "param": None}),
+    "response-failed": ("response.failed", {"response": {**RESPONSE, "status": "failed", "error": RESPONSE_ERROR}}),
+}
+
+
+def response_stream(name: str = "") -> list[bytes]:
+    events = [*RESPONSE_EVENTS[:5], RESPONSE_FAILURES[name]] if name in RESPONSE_FAILURES else RESPONSE_EVENTS
     return [
         b"event: %s\ndata: %s\n\n" % (name.encode(), json.dumps({"type": name, "sequence_number": at, **more}).encode())
-        for at, (name, more) in enumerate(RESPONSE_EVENTS)
+        for at, (name, more) in enumerate(events)
     ]
 
 
@@ -106,6 +121,8 @@ class ScriptedReplica:
 
     def __init__(self, plan: str = "") -> None:
         self.plan = plan
+        self.more_headers = b""
+        """Lines of the heads of whole answers, beside the usual ones."""
         self.seen: list[SeenRequest] = []
         self.arrived = threading.Condition()
         self.go_on = threading.Event()
@@ -243,10 +260,11 @@ class ScriptedReplica:
 
     def _whole(self, writer: asyncio.StreamWriter, status: int, body: bytes) -> bool:
         kind = b"application/json" if body[:1] in (b"{", b"[") else b"text/html" if body[:1] == b"<" else b"text/plain"
-        head = b"HTTP/1.1 %d X\r\ncontent-type: %s\r\ncontent-length: %d\r\nserver: x\r\n\r\n" % (
+        head = b"HTTP/1.1 %d X\r\ncontent-type: %s\r\ncontent-length: %d\r\nserver: x\r\n%s\r\n" % (
             status,
             kind,
             len(body),
+            self.more_headers,
         )
         writer.write(head + body)
         return True
@@ -259,7 +277,7 @@ class ScriptedReplica:
         )
         parts = STREAMS.get(name)
         if parts is None and path == "/v1/responses":
-            parts = response_stream()
+            parts = response_stream(name)
         if parts is None:
             asked = (body.get("stream_options") or {}).get("include_usage")
             parts = [*CHAT, *([USAGE_EVENT] if asked else []), DONE]

@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from typing import Any
 
 import openai
 import pytest
 from openai.types.chat import ChatCompletionChunk
 
+from actorgrid.actors.model_gateway.running_service import RunningService
+from tests.processes import until
+
 from .running import RunningGateway, endpoint, route, table
-from .scripted_replica import ScriptedReplica
+from .scripted_replica import ERRORS, ScriptedReplica
 
 HELLO: list[Any] = [{"role": "user", "content": "hi"}]
 
@@ -23,6 +27,15 @@ def stream(client: openai.OpenAI, name: str = "", **more: Any) -> list[ChatCompl
     return list(
         client.chat.completions.create(model="m", messages=HELLO, stream=True, extra_headers=plan(name), **more)
     )
+
+
+def counted(gateway: RunningGateway) -> tuple[int, int]:
+    """How many requests failed: of the replica's revision, and of the service."""
+
+    def of(service: RunningService) -> tuple[int, int]:
+        return service.revision("v1").failures_total, service.errors_total
+
+    return gateway.ask(lambda each: of(each.services["chat"]))
 
 
 def said(chunks: list[ChatCompletionChunk]) -> str:
@@ -81,9 +94,35 @@ def test_a_service_may_have_usage_left_alone(replica: ScriptedReplica, gateways:
     assert "stream_options" not in replica.seen[-1].json
 
 
-def test_an_error_in_a_stream_is_raised(client: openai.OpenAI) -> None:
+@pytest.mark.parametrize("name", ERRORS)
+def test_an_error_in_a_stream_is_raised_whatever_its_form(
+    client: openai.OpenAI, gateway: RunningGateway, name: str
+) -> None:
+    got: list[str] = []
+    failures, errors = counted(gateway)
     with pytest.raises(openai.APIError, match="engine died"):
-        stream(client, "error")
+        for chunk in client.chat.completions.create(model="m", messages=HELLO, stream=True, extra_headers=plan(name)):
+            got.append(chunk.choices[0].delta.content or "")
+    assert got == ["a"]
+    until(lambda: counted(gateway) == (failures + 1, errors + 1), "it counts as one that failed", 10)
+
+
+@pytest.mark.parametrize("name", ["response-error", "response-failed"])
+def test_a_response_that_fails_tells_it_in_its_own_events(
+    client: openai.OpenAI, gateway: RunningGateway, name: str
+) -> None:
+    failures, errors = counted(gateway)
+    told = list(client.responses.create(model="m", input="x", stream=True, extra_headers=plan(name)))
+    last = told[-1]
+    assert len(told) == 6 and last.type in ("error", "response.failed")
+    error = last.response.error if last.type == "response.failed" else last
+    assert error is not None and getattr(error, "message", "") == "engine died"
+    with (
+        pytest.raises(RuntimeError, match="response.completed"),
+        client.responses.stream(model="m", input="x", extra_headers=plan(name)) as events,
+    ):
+        events.get_final_response()
+    until(lambda: counted(gateway) == (failures + 2, errors + 2), "they count as failed", 10)
 
 
 @pytest.mark.parametrize("name", ["cut", "cut-in-event"])
@@ -121,6 +160,27 @@ def test_a_replicas_error_keeps_its_status_and_its_message(
     assert caught.value.status_code == status
     assert caught.value.request_id
     assert isinstance(caught.value.body, dict) and set(caught.value.body) == {"message", "type", "param", "code"}
+
+
+def test_replicas_say_whether_and_when_a_client_tries_again(
+    replicas: Callable[..., ScriptedReplica], gateways: Callable[..., RunningGateway]
+) -> None:
+    replica = replicas()
+    gateway = gateways(table(route(endpoint(replica))))
+    with openai.OpenAI(api_key="k", base_url=gateway.url, max_retries=2) as client:
+        for headers, tries in (
+            ("", 3), ("x-should-retry: false\r\n", 1), ("retry-after-ms: 1\r\n", 3), ("retry-after: 0\r\n", 3),
+        ):  # fmt: skip
+            replica.more_headers = headers.encode()
+            before = len(replica.seen)
+            with pytest.raises(openai.RateLimitError):
+                client.chat.completions.create(model="m", messages=HELLO, extra_headers=plan("status:429:slow"))
+            assert len(replica.seen) - before == tries, headers
+        replica.more_headers = b"x-should-retry: true\r\n"
+        before = len(replica.seen)
+        with pytest.raises(openai.BadRequestError):
+            client.chat.completions.create(model="m", messages=HELLO, extra_headers=plan("status:400:no"))
+        assert len(replica.seen) - before == 3
 
 
 def test_a_model_that_is_not_is_said_to_be_not_found(client: openai.OpenAI) -> None:

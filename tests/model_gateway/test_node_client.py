@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 
 from .running import RunningGateway
+from .scripted_replica import ERRORS
 
 CLIENT = """
 const OpenAI = require("openai");
@@ -39,7 +40,8 @@ async function refused(work) {
   const out = {};
   out.models = (await client.models.list()).data.map((each) => each.id);
   out.chat = (await client.chat.completions.create({ model: "m", messages })).choices[0].message.content;
-  const plans = ["", "crlf", "no-space", "comment", "two-lines", "no-done", "bytes", "error", "cut", "cut-in-event"];
+  const plans = ["", "crlf", "no-space", "comment", "two-lines", "no-done", "bytes", "cut", "cut-in-event",
+    ...process.argv.slice(2)];
   for (const name of plans)
     out["stream " + name] = await stream(name);
   out.asked = await stream("", { stream_options: { include_usage: true } });
@@ -78,14 +80,15 @@ def node() -> list[str]:
 
 def test_what_nodes_client_needs_it_gets(node: list[str], gateway: RunningGateway) -> None:
     done = subprocess.run(
-        [*node, gateway.url], capture_output=True, text=True, timeout=120, check=False, env={**os.environ}
+        [*node, gateway.url, *ERRORS], capture_output=True, text=True, timeout=120, check=False, env={**os.environ}
     )
     assert done.returncode == 0, done.stderr[-2000:]
     out: dict[str, Any] = json.loads(done.stdout)
     assert out["models"] == ["m"] and out["chat"] == "ab"
     for name in ("", "crlf", "no-space", "comment", "two-lines", "no-done", "bytes"):
         assert out[f"stream {name}"] == {"text": "ab", "usage": None, "error": None}, name
-    assert out["stream error"]["error"] == ["APIError", "engine died"]
+    for name in ERRORS:
+        assert out[f"stream {name}"] == {"text": "a", "usage": None, "error": ["APIError", "engine died"]}, name
     for name in ("cut", "cut-in-event"):
         told = out[f"stream {name}"]
         assert told["text"] == "a" and told["error"][0] == "APIError" and "closed" in told["error"][1], name

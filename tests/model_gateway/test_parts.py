@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from dataclasses import dataclass, field
 from itertools import pairwise
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -26,7 +27,7 @@ from actorgrid.actors.model_gateway.replica_health import (
 from actorgrid.actors.model_gateway.request_body import read_json
 from actorgrid.actors.model_gateway.token_usage import UsageScanner, UsedTokens
 
-from .scripted_replica import CHAT, DONE, USAGE_EVENT, response_stream
+from .scripted_replica import CHAT, DONE, USAGE_EVENT, delta, response_stream
 
 
 @dataclass
@@ -102,6 +103,30 @@ def test_an_event_that_is_too_long_is_passed_on_in_parts() -> None:
     out = b"".join(relay.feed(data[at : at + 1000]) for at in range(0, len(data), 1000))
     assert len(out) > HELD_MAX and data.startswith(out) and not relay.is_between
     assert relay.broken_off("gone", "c").startswith(b"\n\ndata: ")
+
+
+def test_words_about_errors_are_no_errors() -> None:
+    for text in ("error: no", '"error": 5', "event: error\n", '{"error":{"message":"x"}}'):
+        relay = EventRelay(False)
+        event = delta(text) + b"data: " + json.dumps({"choices": [{"logprob": "error"}], "error": None}).encode()
+        event += b'\n\ndata: {"choices":[{"error":"in a part of it"}]}\n\n'
+        assert relay.feed(event) == event and not relay.has_failed, text
+
+
+@pytest.mark.parametrize(
+    ("told", "failed"),
+    [
+        ({"error": {"message": "m", "code": 500}}, True), ({"error": {"message": "m", "code": "502"}}, True),
+        ({"error": {"message": "m", "code": 400}}, False), ({"error": {"message": "m", "code": "invalid_x"}}, False),
+        ({"error": {"message": "m", "type": "invalid_request_error"}}, False), ({"error": "m"}, True),
+        ({"message": "m", "code": 422}, False), ("m", True),
+    ],
+)  # fmt: skip
+def test_an_error_counts_against_the_replica_unless_the_request_is_why(told: Any, failed: bool) -> None:
+    relay = EventRelay(False)
+    out = relay.feed(b"event: error\ndata: " + json.dumps(told).encode() + b"\n\n")
+    _, _, text = out.partition(b"data: ")
+    assert relay.has_failed is failed and json.loads(text)["error"]["message"] == "m"
 
 
 def test_the_usage_of_responses_is_read() -> None:
