@@ -7,6 +7,8 @@ from typing import Any
 
 import click
 
+from actorgrid.errors import WrongState
+
 from .call import CommandContext, host_command
 from .printing import say
 from .show import progress, span, table
@@ -53,6 +55,29 @@ def show(call: CommandContext) -> None:
     ]
     say()
     table(["HOST", "NODE>", "AUTHORITY>", "CERTIFICATE ENDS", "HAS KEY"], rows, "no members")
+
+
+@command.command("certificate")
+@host_command
+def certificate(call: CommandContext) -> None:
+    """Print the authority's certificate (PEM), for programs that check TLS by a file.
+
+    curl has --cacert for it; OpenAI's Python client and others take SSL_CERT_FILE, node takes NODE_EXTRA_CA_CERTS.
+    While one authority takes over from another there are two.
+    """
+    from actorgrid.client.pinned import authority_pem
+
+    members = call.http.get("/api/members")
+    if not members.get("ca_fingerprint"):
+        raise WrongState(
+            "this host is alone, so it has no authority",
+            asked="the authority's certificate",
+            found="no cluster",
+            hint="begin one: start it with actorgrid up --listen ADDRESS",
+        )
+    urls = [str(member["url"]) for member in members["members"] if member.get("url")]
+    text = authority_pem(str(members["ca_fingerprint"]), urls)
+    call.answer({"pem": text}, text.rstrip())
 
 
 @command.command("rotate")

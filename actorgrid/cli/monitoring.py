@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import json
-import ssl
 from pathlib import Path
 from typing import Any
-from urllib.parse import urlsplit
 
 import click
 
@@ -26,12 +24,13 @@ def command(call: CommandContext, folder: Path, force: bool) -> None:
     They go into DIR. Of a cluster all hosts are named, with its authority; of a host by itself, that one. The key is
     not written: the last lines say how.
     """
+    from actorgrid.client.pinned import authority_pem
     from actorgrid.monitoring.scrape_config import KEY_FILE
 
     members = call.http.get("/api/members")
     urls = [str(member["url"]) for member in members["members"] if member.get("url")]
     fingerprint = members.get("ca_fingerprint")
-    authority = _authority(str(fingerprint), urls) if urls and fingerprint else ""
+    authority = authority_pem(str(fingerprint), urls) if urls and fingerprint else ""
     urls = urls if authority else [call.http.url]
     written = _write(folder, _texts(urls, authority), force)
     call.answer(
@@ -49,28 +48,6 @@ def _say_next(key: Path, of_a_cluster: bool) -> None:
         say_folded(f"next: (umask 077; cp DATA_DIR/admin.token {key})", err=True)
     say_folded(f"then: prometheus --config.file {key.with_name('prometheus.yml')}", err=True)
     say_folded("Grafana: Dashboards, New, Import, each of the .json files", err=True)
-
-
-def _authority(fingerprint: str, urls: list[str]) -> str:
-    """The certificate with that *fingerprint*, in PEM, from the first host that presents it."""
-    from actorgrid.client.pinned import PinnedAuthority
-
-    pinned = PinnedAuthority(fingerprint)
-    trouble: Exception | None = None
-    for url in urls:
-        split = urlsplit(url)
-        try:
-            found = pinned.certificates(split.hostname or "", split.port or 443)
-        except OSError as error:
-            trouble = error
-            continue
-        return "".join(ssl.DER_cert_to_PEM_cert(each) for each in found)
-    raise BadRequest(
-        "no host of the cluster shows its authority",
-        asked=fingerprint,
-        found=str(trouble),
-        hint="actorgrid hosts says which are there",
-    )
 
 
 def _texts(urls: list[str], authority: str) -> dict[str, str]:

@@ -11,8 +11,10 @@ import hmac
 import socket
 import ssl
 import threading
+from collections.abc import Iterable
+from urllib.parse import urlsplit
 
-from actorgrid.errors import BadRequest, CertificateRefused
+from actorgrid.errors import BadRequest, CertificateRefused, HostUnreachable
 
 TIMEOUT_S = 10.0
 FINGERPRINTS_MAX = 4
@@ -72,6 +74,27 @@ class PinnedAuthority:
         if key is not None:
             prints.append(hashlib.sha256(key).hexdigest())
         return any(hmac.compare_digest(found, wanted) for found in prints for wanted in self._wanted)
+
+
+def authority_pem(fingerprint: str, urls: Iterable[str]) -> str:
+    """The authority's certificates in PEM, from the first host of *urls* that presents them: for programs that check
+    TLS by a file. Raises BadRequest for what is no fingerprint, HostUnreachable where no host presents them."""
+    pinned = PinnedAuthority(fingerprint)
+    trouble = "no host has an https address"
+    for url in urls:
+        split = urlsplit(url)
+        try:
+            found = pinned.certificates(split.hostname or "", split.port or 443)
+        except OSError as error:
+            trouble = str(error)
+            continue
+        return "".join(ssl.DER_cert_to_PEM_cert(each) for each in found)
+    raise HostUnreachable(
+        "no host of the cluster shows its authority",
+        asked=fingerprint,
+        found=trouble,
+        hint="actorgrid hosts says which are there",
+    )
 
 
 def refusal(error: ssl.SSLCertVerificationError, host: str, port: int) -> CertificateRefused:

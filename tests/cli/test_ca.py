@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from actorgrid.cli import ca
+from actorgrid.client.pinned import PinnedAuthority
 
 from .conftest import Door, Invoke
 
@@ -63,3 +64,26 @@ def test_renew_asks_the_host(call: Invoke, door: Door) -> None:
     door.on("POST /api/ca/renew", {"valid_until": 1.0})
     assert "asked for" in call("ca", "renew", "--new-key").stdout
     assert door.asked[-1][2] == {"new_key": True}
+
+
+def test_the_authoritys_certificate_is_printed_as_the_first_host_that_answers_presents_it(
+    call: Invoke, door: Door, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked = []
+
+    def certificates(self: PinnedAuthority, host: str, port: int, timeout_s: float = 0.0) -> list[bytes]:
+        asked.append((self.text, host, port))
+        if host == "10.0.0.1":
+            raise ConnectionRefusedError("nobody there")
+        return [b"der"]
+
+    monkeypatch.setattr(PinnedAuthority, "certificates", certificates)
+    members = [{"url": "https://10.0.0.1:7404"}, {"url": None}, {"url": "https://10.0.0.2:7404"}]
+    door.on("GET /api/members", {"members": members, "ca_fingerprint": "ab" * 32})
+    told = call("ca", "certificate").stdout
+    assert told.startswith("-----BEGIN CERTIFICATE-----") and told.endswith("-----END CERTIFICATE-----\n")
+    assert asked == [("ab" * 32, "10.0.0.1", 7404), ("ab" * 32, "10.0.0.2", 7404)]
+    door.on("GET /api/members", {"members": members[:1], "ca_fingerprint": "ab" * 32})
+    assert "shows its authority" in call("ca", "certificate").output
+    door.on("GET /api/members", {"members": [], "ca_fingerprint": None})
+    assert "this host is alone" in call("ca", "certificate").output

@@ -17,6 +17,7 @@ from tests.gateway.test_websockets import opened, rest
 from tests.model_gateway.running import RunningGateway, endpoint, route, table
 from tests.model_gateway.scripted_replica import ScriptedReplica, SeenRequest
 
+CLOSED = "the replica closed the connection"
 MESSAGES = [{"role": "user", "content": "hi"}]
 
 
@@ -90,6 +91,24 @@ def test_a_reader_that_lost_its_connection_goes_on_behind_what_it_has(town: Any,
     assert b"event: token\nid: 2\n" in again.body and b"event: token\nid: 1\n" not in again.body
     wrong = town.http("GET", f"/api/token-streams/{stream}?after=900")
     assert b"event: error" in wrong.body and b"cannot be gone on with" in wrong.body
+
+
+@pytest.mark.parametrize("plan", ["error", "error-named", "cut"])
+def test_an_answer_that_breaks_off_ends_with_a_named_error(town: Any, models: Models, plan: str) -> None:
+    models.replica.plan = plan
+    told, code = town.finish(opened(town, f"/api/ws/token-streams/{models.begin()}", rest))
+    assert [each["event"] for each in told] == ["token", "error", "end"] and text_of(told) == "a"
+    error = told[1]["data"]["error"]
+    assert error["code"] == "ServingError" and error["found"] in ("engine died", CLOSED) and code == CloseCode.DONE
+
+
+def test_a_page_goes_on_behind_the_last_id_that_it_sends(town: Any, models: Models) -> None:
+    stream = models.begin(resume_s=30)
+    path = f"/api/token-streams/{stream}"
+    assert b"event: token\nid: 1\n" in town.http("GET", path).body
+    again = town.http("GET", path, headers={"Last-Event-ID": "1"}).body
+    assert b"event: token\nid: 2\n" in again and b"id: 1\n" not in again
+    assert town.http("GET", path, headers={"Last-Event-ID": "1; x"}).error["code"] == "BadRequest"
 
 
 @pytest.mark.parametrize("way", ["close", "abort", "delete", "stop"])

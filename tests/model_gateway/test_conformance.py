@@ -118,7 +118,7 @@ def test_a_response_that_fails_tells_it_in_its_own_events(
     error = last.response.error if last.type == "response.failed" else last
     assert error is not None and getattr(error, "message", "") == "engine died"
     with (
-        pytest.raises(RuntimeError, match="response.completed"),
+        pytest.raises(RuntimeError, match=r"response\.completed"),
         client.responses.stream(model="m", input="x", extra_headers=plan(name)) as events,
     ):
         events.get_final_response()

@@ -32,7 +32,18 @@ def _reservations() -> BinaryIO:
     return open(Path(tempfile.gettempdir()) / "actorgrid-test-ports", "ab")
 
 
-def free_base_port() -> int:
+def own_address() -> str:
+    """This machine's address on its network, where hosts speak TLS to everybody; empty: it has none."""
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as asking:
+        try:
+            asking.connect(("192.0.2.1", 9))  # nothing is sent
+        except OSError:
+            return ""
+        address = str(asking.getsockname()[0])
+    return "" if address.startswith("127.") else address
+
+
+def free_base_port(address: str = ADDRESS) -> int:
     """A port with four free ones behind it, below those that the kernel gives to connections that go out.
 
     They stay this process's own as long as it lives: a host that is stopped, or not yet started, finds them free.
@@ -45,9 +56,9 @@ def free_base_port() -> int:
             try:
                 fcntl.lockf(_reservations(), fcntl.LOCK_EX | fcntl.LOCK_NB, 1, base)
                 for offset in range(PORTS):
-                    held.enter_context(socket.create_server((ADDRESS, base + offset)))
+                    held.enter_context(socket.create_server((address, base + offset)))
                     datagrams = held.enter_context(socket.socket(socket.AF_INET, socket.SOCK_DGRAM))
-                    datagrams.bind((ADDRESS, base + offset))
+                    datagrams.bind((address, base + offset))
             except OSError:
                 continue
             _reserved.add(base)
@@ -58,15 +69,16 @@ def free_base_port() -> int:
 class ClusterHost(Agent):
     """An agent with fixed ports, so that others find it again."""
 
-    def __init__(self, data_dir: Path, gpus: str) -> None:
-        super().__init__(data_dir, gpus=gpus)
-        self.base_port = free_base_port()
+    def __init__(self, data_dir: Path, gpus: str, *settings: str, address: str = ADDRESS) -> None:
+        super().__init__(data_dir, *settings, gpus=gpus)
+        self.address = address
+        self.base_port = free_base_port(address)
         self.first: list[str] = []
 
     @property
     def door(self) -> str:
         """Where it lets hosts in."""
-        return f"{ADDRESS}:{self.base_port + 3}"
+        return f"{self.address}:{self.base_port + 3}"
 
     def command(self, *extra: str) -> list[str]:
         where = ["--data-dir", str(self.data_dir), "--port", str(self.base_port), "--gpus", self.gpus]
@@ -75,12 +87,14 @@ class ClusterHost(Agent):
         return [sys.executable, "-m", "actorgrid", "up", "--json", *where, *flags, *first, *extra]
 
     def found(self) -> ClusterHost:
-        self.first = ["--listen", ADDRESS]
+        self.first = ["--listen", self.address]
         self.start()
         return self
 
     def join(self, member: ClusterHost, token: str) -> ClusterHost:
         self.first = ["--join", member.door, "--token", token]
+        if member.address != self.address:  # else it takes the one that it comes from
+            self.first += ["--listen", self.address]
         self.start()
         return self
 

@@ -18,7 +18,7 @@ from actorgrid.actors.gateway.server.codec import encode_json
 from actorgrid.actors.gateway.server.route import RequestContext, Route, RouteTable
 from actorgrid.actors.gateway.server.stream import EventSink, ServerSentEvents, gone
 from actorgrid.actors.gateway.server.websocket import serve_websocket
-from actorgrid.errors import ActorGridError, NotFound, Overloaded, WrongState
+from actorgrid.errors import ActorGridError, BadRequest, NotFound, Overloaded, WrongState
 from actorgrid.supervisors.envelope import GetStatus
 
 ROUTES = RouteTable(Route)
@@ -58,12 +58,15 @@ async def begin_token_stream(call: RequestContext) -> Any:
     "services",
     Right.LIST_JOBS,
     query=TokenStreamQuery,
-    errors=(NotFound,),
+    errors=(NotFound, BadRequest),
 )
 async def read_token_stream(call: RequestContext) -> Any:
-    """The answer of a model as it is made, as server-sent events; goes on behind the event after=."""
+    """The answer of a model as it is made, as server-sent events; goes on behind after= or Last-Event-ID."""
+    resumed = call.http.headers.get("Last-Event-ID", "")
+    if resumed and (not resumed.isdigit() or len(resumed) > 19):
+        raise BadRequest("Last-Event-ID is not one of ours", asked=resumed[:40], hint="send the id as it was given")
     sink = ServerSentEvents(call.http)
-    await _send(call, sink)
+    await _send(call, sink, int(resumed or 0))
     return sink.response
 
 
@@ -100,10 +103,11 @@ async def cancel_token_stream(call: RequestContext) -> Any:
     return {"stream_id": stream.id, "cancelled": True}
 
 
-async def _send(call: RequestContext, sink: EventSink) -> None:
+async def _send(call: RequestContext, sink: EventSink, after: int = 0) -> None:
+    after = after or call.query_as(TokenStreamQuery).after
     streams = call.app.token_streams
     stream = streams.find(call.part("stream_id"), call.caller)
-    async with aclosing(streams.read(stream, call.query_as(TokenStreamQuery).after)) as events:
+    async with aclosing(streams.read(stream, after)) as events:
         await sink.begin()
         try:
             async for event in events:

@@ -264,17 +264,28 @@ class TokenStreams:
                     stream.end()
                     return
                 if data:
-                    stream.add(one_line(data))
+                    error = error_of(data)
+                    if error is not None:
+                        stream.end(error)
+                        return
+                    stream.add(data)
         stream.end(HostUnreachable("the model gateway broke the answer off", found="no end of the stream came"))
 
 
-def one_line(data: bytes) -> bytes:
-    """An event's JSON. Raises MalformedMessage for what is none."""
+def error_of(data: bytes) -> ActorGridError | None:
+    """The error that an event's JSON is, in the form of OpenAI's API. Raises MalformedMessage for what is no JSON."""
     try:
-        json.loads(data)
+        plain = json.loads(data)
     except ValueError:
         raise MalformedMessage("an event of the answer is no JSON", found=repr(data[:100])) from None
-    return data
+    error = plain.get("error") if isinstance(plain, dict) else None
+    if not isinstance(error, dict):
+        return None
+    return ServingError(
+        "the answer broke off",
+        found=str(error.get("message"))[:1000],
+        hint="actorgrid why SERVICE says what is with it",
+    )
 
 
 def refusal_of(status: int, body: bytes) -> ActorGridError:

@@ -105,6 +105,7 @@ class WebSocketSink:
     def __init__(self, request: web.Request) -> None:
         self._request = request
         self._reading: asyncio.Task[None] | None = None
+        self._receives = self._is_closing = False
         self.response = web.WebSocketResponse(
             timeout=FAREWELL_S,
             heartbeat=HEARTBEAT_S,
@@ -142,7 +143,15 @@ class WebSocketSink:
         await self.close(ENDS.get(reason, CloseCode.BROKE_OFF), reason)
 
     async def close(self, code: CloseCode, reason: str) -> None:
-        """Close with *code*, and hang up on a client that does not do its part of it in time."""
+        """Close with *code*, and hang up once the client has done its part of it, or does not in time.
+
+        aiohttp does not wait for the client's part where another task receives, and over TLS the end of the connection
+        can overtake the close before it for the client's library, which then tells its program of no code.
+        """
+        self._is_closing = True
+        if self._reading is not None and self._receives:
+            self._reading.cancel()
+            await asyncio.wait([self._reading])
         try:
             await self._within(
                 FAREWELL_S, lambda: self.response.close(code=code, message=reason.encode()[:100], drain=False)
@@ -175,7 +184,13 @@ class WebSocketSink:
         loop = asyncio.get_running_loop()
         since_s, controls = loop.time(), 0
         while True:
-            message = await self.response.receive()
+            if self._is_closing:
+                return
+            self._receives = True
+            try:
+                message = await self.response.receive()
+            finally:
+                self._receives = False
             if message.type in (web.WSMsgType.TEXT, web.WSMsgType.BINARY):
                 await self.close(CloseCode.SAID_SOMETHING, "this stream takes no messages")
                 return
