@@ -128,6 +128,7 @@ cdef class ProcessCore:
     cdef Behaviour last_behaviour
     cdef LightProcess now_running
     cdef bint in_run
+    cdef object successor             # the coroutine that takes the place of the one that runs
     cdef readonly unsigned long long turn_number
     cdef readonly unsigned long long messages
     cdef readonly unsigned long long refused
@@ -150,6 +151,7 @@ cdef class ProcessCore:
     cdef int returned(self, LightProcess process, object value) except -1
     cdef int raised(self, LightProcess process) except -1
     cdef int advance(self, LightProcess process) except -1
+    cdef int replace(self, LightProcess process, object awaited) except -1
     cdef int started(self, LightProcess process) except -1
     cdef long long now_ns(self) except -1
     cdef long long tick_after(self, object delay_s) except -1

@@ -545,6 +545,19 @@ cdef class Receive(Waiting):
     pass
 
 
+cdef int owe(LightProcess process, ProcessCall call) except -1:
+    """The process has the call, and answers it later; if it ends before, whoever asked is told."""
+    call.holder = <PyObject*>process
+    if process.deferred is None:
+        process.deferred = {}
+    process.deferred[call] = None
+    return 0
+
+
+cdef bint has_successor(LightProcess process) noexcept:
+    return process.home.core != NULL and (<ProcessCore>process.home.core).successor is not None
+
+
 cdef int look(Receive receive) except -1:
     """Take the message that is wanted out of the mailbox, if it is there: 1."""
     cdef LightProcess process = receive.process
@@ -556,6 +569,8 @@ cdef int look(Receive receive) except -1:
         if type(message) is Order:
             mail_take(process, receive.seen)
             (<Order>message).action(process)
+            if has_successor(process):
+                return 0
             continue
         if wanted is not None:
             if isinstance(wanted, (type, tuple)):
@@ -568,6 +583,8 @@ cdef int look(Receive receive) except -1:
         process.left -= 1
         receive.value = mail_take(process, receive.seen) if receive.seen else mail_pop(process)
         receive.state = DONE
+        if type(message) is ProcessCall and (<ProcessCall>message).state == PENDING:
+            owe(process, <ProcessCall>message)
         return 1
     return 0
 
@@ -584,10 +601,15 @@ cdef PyObject* receive_next(PyObject* me) noexcept:
 cdef PyObject* receive_step(Receive receive) except? NULL:
     cdef LightProcess process = receive.process
     cdef ProcessCore core
+    cdef int found
     if receive.state == PENDING and process is not None:
         if process.home.core == NULL:
             raise NoSuchActor(f"process {process.pid} has ended")
-        if not look(receive) and receive.timeout_s is not None and receive.timer < 0:
+        found = look(receive)
+        if process.home.core == NULL or has_successor(process):
+            Py_INCREF(receive)
+            return <PyObject*>receive
+        if not found and receive.timeout_s is not None and receive.timer < 0:
             core = <ProcessCore>process.home.core
             if receive.timeout_s <= 0:
                 if process.left > 0:
@@ -837,6 +859,14 @@ cdef class ProcessCore:
         """Let the class of the process, which was changed, count from now on."""
         process.behaviour = self.behaviour(type(process))
         process.limit = process.behaviour.limit
+
+    def go_on_with(self, LightProcess process not None, successor):
+        """For an Order: run *successor*, a coroutine, in place of the one that waits for a message, which is closed."""
+        if process is not self.now_running:
+            raise BadRequest("only the process that carries out an order goes on with another coroutine")
+        if self.successor is not None:
+            self.successor.close()
+        self.successor = successor
 
     def remove(self, LightProcess process not None, reason):
         """End the process: it gets no turn any more, its number is free, who called it is told *reason*.
@@ -1170,10 +1200,7 @@ cdef class ProcessCore:
             process.answering = None
             if value is no_reply:
                 if call.state == PENDING:
-                    call.holder = <PyObject*>process
-                    if process.deferred is None:
-                        process.deferred = {}
-                    process.deferred[call] = None
+                    owe(process, call)
             else:
                 settle_call(call, value, DONE)
         if process.flags:
@@ -1220,6 +1247,8 @@ cdef class ProcessCore:
             if process.flags & STARTING and process.flags & COROUTINE:
                 # Its life has begun; an ``async def init`` has not ended yet.
                 self.started(process)
+            if self.successor is not None:
+                return self.replace(process, awaited)
             if type(awaited) is Receive and (<Receive>awaited).process is process:
                 if process.flags & STOPPING:
                     self.hooks.process_ended(process, None)
@@ -1245,6 +1274,27 @@ cdef class ProcessCore:
             process.answering = None
             return 0
         return self.returned(process, value)
+
+    cdef int replace(self, LightProcess process, object awaited) except -1:
+        """Let the coroutine that was chosen go on in place of the one that has just awaited a message."""
+        cdef object before = process.running
+        cdef object successor = self.successor
+        self.successor = None
+        if isinstance(awaited, Waiting):
+            if (<Waiting>awaited).timer >= 0:
+                self.wheel.take((<Waiting>awaited).timer)
+                (<Waiting>awaited).timer = -1
+            (<Waiting>awaited).process = None
+        process.awaited = None
+        process.running = successor
+        close_coroutine(self, process, before)
+        if process.home.core == NULL:  # by what its ``finally`` blocks did
+            close_coroutine(self, process, successor)
+        elif process.flags & STOPPING:
+            self.hooks.process_ended(process, None)
+        else:
+            wake(process)
+        return 0
 
     cdef int started(self, LightProcess process) except -1:
         process.flags &= ~STARTING

@@ -260,8 +260,9 @@ def _classes_beside(root: Any) -> tuple[type, ...]:
 
 
 def _end(reason: ExitReason) -> None:
-    """End the attempt, which is begun again if it may be: the shard's root has ended."""
-    print(f"the root of the shard has ended: {reason}", file=sys.stderr, flush=True)
+    """End the attempt, which is begun again if it may be: the shard's root has ended, or the shard hangs."""
+    what = "the shard hangs" if reason.kind == "hung" else "the root of the shard has ended"
+    print(f"{what}: {reason}\n{reason.traceback}".rstrip(), file=sys.stderr, flush=True)
     sys.stdout.flush()
     os._exit(EXIT_CODE)
 

@@ -176,10 +176,20 @@ class LightShards:
             return self._settled(wider, lambda shard: shard.settle_release(version.number, wider.share), watch_s)
 
     def take_back_deploy(self, version: ShardVersion, why: str = "somebody took it back") -> None:
-        """Give all processes the code of before, with the state of now."""
+        """Give all processes the code of before, with the state of now.
+
+        A shard that does not have the version, or is no more, has the code of before. Raises what another shard raised.
+        """
+        failure: ActorGridError | None = None
         for slot in range(self.count):
-            with suppress(ActorDied):
+            try:
                 self._result(self._shard(slot).settle_release(version.number, None, why), RELEASE_S, f"shard {slot}")
+            except (ActorDied, BadRequest):
+                continue
+            except ActorGridError as error:  # the others are told all the same
+                failure = error
+        if failure is not None:
+            raise failure
 
     def _settled(
         self, version: ShardVersion, ask: Callable[[ActorHandle[LightShard]], ActorFuture[Any]], watch_s: float

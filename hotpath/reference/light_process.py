@@ -169,6 +169,13 @@ class LightProcess:
         """The coroutine that runs for it, or ``None``."""
         return self._running
 
+    def owe(self, call: ProcessCall) -> None:
+        """Have the call, to answer it later; if we end before, whoever asked is told."""
+        call.holder = self
+        if self._deferred is None:
+            self._deferred = {}
+        self._deferred[call] = None
+
     def make_ready(self) -> None:
         """Put it into the run queue."""
         self._phase = "ready"

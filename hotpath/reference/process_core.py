@@ -76,6 +76,7 @@ class ProcessCore:
         self._replaced: dict[type, type] = {}
         self.current: LightProcess | None = None
         self._in_run = False
+        self.successor: CoroutineType[Any, Any, Any] | None = None  # takes the place of the coroutine that runs
         self._interrupted = 0
         self.turn_number = 0
         self.messages = 0
@@ -238,6 +239,14 @@ class ProcessCore:
     def take_class_anew(self, process: LightProcess) -> None:
         """Let the class of the process, which was changed, count from now on."""
         process._behaviour = self._behaviour(type(process))
+
+    def go_on_with(self, process: LightProcess, successor: Any) -> None:
+        """For an Order: run *successor*, a coroutine, in place of the one that waits for a message, which is closed."""
+        if process is not self.current:
+            raise BadRequest("only the process that carries out an order goes on with another coroutine")
+        if self.successor is not None:
+            self.successor.close()
+        self.successor = successor
 
     def remove(self, process: LightProcess, reason: Any) -> bool:
         """End the process: it gets no turn any more, its number is free, who called it is told *reason*.
@@ -481,10 +490,7 @@ class ProcessCore:
             if value is not NO_REPLY:
                 call.reply(value)
             elif call.outcome_state == PENDING:
-                call.holder = process
-                if process._deferred is None:
-                    process._deferred = {}
-                process._deferred[call] = None
+                process.owe(call)
         if "starting" in process._flags:
             self._started(process)
         if process._flags & {"coroutine", "stopping"} and process._core is not None:
@@ -537,7 +543,9 @@ class ProcessCore:
         process._awaited = awaited
         if process._flags >= {"starting", "coroutine"}:
             self._started(process)  # its life has begun; an ``async def init`` has not ended yet
-        if type(awaited) is Receive and awaited.process is process:
+        if self.successor is not None:
+            self._replace(process, awaited, self.successor)
+        elif type(awaited) is Receive and awaited.process is process:
             if "stopping" in process._flags:
                 self.hooks.process_ended(process, None)
             elif awaited.seen < len(process._mail) and "held" not in process._flags:
@@ -552,6 +560,21 @@ class ProcessCore:
             process._phase = "awaiting"
             self.hooks.foreign_await(process, awaited)
         return False
+
+    def _replace(self, process: LightProcess, awaited: Any, successor: CoroutineType[Any, Any, Any]) -> None:
+        """Let *successor* go on in place of the coroutine that has just awaited a message."""
+        self.successor = None
+        if isinstance(awaited, Waiting):
+            self.cancel(awaited)
+            awaited.process = None
+        before, process._running, process._awaited = process._running, successor, None
+        self._close(process, before)
+        if process._core is None:  # by what its ``finally`` blocks did
+            self._close(process, successor)
+        elif "stopping" in process._flags:
+            self.hooks.process_ended(process, None)
+        else:
+            process.make_ready()
 
     def _close(self, process: LightProcess, running: CoroutineType[Any, Any, Any]) -> None:
         try:

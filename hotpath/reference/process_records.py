@@ -217,7 +217,10 @@ class Receive(Waiting):
         process = self.process
         if self.outcome_state == PENDING and process is not None:
             core = process.living()
-            if not self._look(process) and self.timeout_s is not None and self.timer < 0:
+            found = self._look(process)
+            if process._core is None or core.successor is not None:
+                return self
+            if not found and self.timeout_s is not None and self.timer < 0:
                 if self.timeout_s > 0:
                     self.timer = core.set_timer(self.timeout_s, self)
                 elif process._left > 0:
@@ -241,6 +244,8 @@ class Receive(Waiting):
             if type(message) is Order:
                 del process._mail[self.seen]
                 message.action(process)
+                if process._core is None or process._core.successor is not None:
+                    return False
                 continue
             if self.wanted is not None:
                 if isinstance(self.wanted, (type, tuple)):
@@ -253,6 +258,8 @@ class Receive(Waiting):
             process._left -= 1
             del process._mail[self.seen]
             self.value, self.outcome_state = message, DONE
+            if type(message) is ProcessCall and message.outcome_state == PENDING:
+                process.owe(message)
             return True
         return False
 

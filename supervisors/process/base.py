@@ -201,6 +201,8 @@ class FunctionProcess(Process):
 def attributes_of(process: Process) -> dict[str, Any]:
     """The attributes of a process, in ``__slots__`` too: its state."""
     found = dict(getattr(process, "__dict__", {}))
+    for name in getattr(LightProcess, "__annotations__", ()):  # the plain core keeps its own there
+        found.pop(name, None)
     for base in type(process).__mro__:
         for name in vars(base).get("__slots__", ()):
             if not name.startswith("__") and hasattr(process, name):

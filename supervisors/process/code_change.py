@@ -13,11 +13,15 @@ attributes of before. (What they refer to is not copied: set an attribute anew i
 One failure too many, or one crash too many of changed processes, takes the whole change back. Old and new live side by
 side meanwhile. Who calls notices nothing but the time that a change takes.
 
-A process whose life is a coroutine goes on with its old code, as in Erlang one that never makes a fully qualified call.
+A process whose life is a coroutine changes where it waits for a message, if its class and the new one have
+``async def resume(self)``: the old coroutine is closed there, and *resume* of the new class goes on from the attributes.
+One without that, or that is a function, goes on with its old code, as in Erlang one that never makes a fully qualified
+call; those that are begun from then on are of the new class.
 """
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -58,7 +62,7 @@ class CodeChange:
         self.crashes_max = crashes_max
         self.changed = 0
         self.skipped = 0
-        """Those whose life is a coroutine."""
+        """Those whose life is a coroutine that cannot be resumed."""
         self.crashed = 0
         self.failed: list[FailedChange] = []
         """The first hundred."""
@@ -66,12 +70,13 @@ class CodeChange:
         self.taken_back = False
         self.share = 0.0
         self._asked: set[Pid] = set()
-        self._waiting = 0
+        self._waiting: dict[Pid, int] = {}  # how many orders to change lie in its mailbox
+        self._stays = hasattr(old, "run") and not (hasattr(old, "resume") and hasattr(new, "resume"))
 
     @property
     def done(self) -> bool:
         """Whether nobody is still to be changed, or changed back."""
-        return self._waiting == 0
+        return not self._waiting
 
     def widen(self, share: float) -> None:
         """Change more of them, up to this share of all.
@@ -111,18 +116,27 @@ class CodeChange:
         if self.crashed > self.crashes_max:
             self.take_back()
 
+    def ended_one(self, pid: Pid) -> None:
+        """Take note that a process has ended, and changes no more."""
+        if self._waiting.pop(pid, None) is not None and not self._waiting:
+            self.shard.changing.discard(self)
+
     def _order(self, process: Any, old: type[Process], new: type[Process], outcome: Outcome) -> None:
-        self._waiting += 1
+        if self._stays:
+            self.skipped += 1
+            return
+        self._waiting[process.pid] = self._waiting.get(process.pid, 0) + 1
+        self.shard.changing.add(self)
 
         def change(me: Any) -> None:
-            self._waiting -= 1
+            left = self._waiting.get(me.pid, 1) - 1
+            if left:
+                self._waiting[me.pid] = left
+            else:
+                self.ended_one(me.pid)
             if type(me) is old:
                 outcome(me, change_process(self.shard, me, new))
 
-        if process.running_coroutine is not None and not hasattr(old, "init"):
-            self._waiting -= 1
-            self.skipped += 1
-            return
         self.shard.core.tell(process, Order(change))
 
     def _changed(self, process: Process, error: BaseException | None) -> None:
@@ -161,8 +175,11 @@ def change_code(
     for kind in (old, new):
         if not isinstance(kind, type) or not issubclass(kind, Process):
             raise BadRequest("this is no class of processes", asked=repr(kind)[:200], hint="derive it from GenServer")
-        if hasattr(kind, "run"):
-            raise BadRequest(f"{kind.__name__} lives in a coroutine", hint="only processes with handlers change")
+    if hasattr(old, "run") != hasattr(new, "run"):
+        raise BadRequest(
+            f"of {old.__name__} and {new.__name__} one lives in a coroutine, and one has handlers",
+            hint="processes stay of their kind: start those of the new class beside the old",
+        )
     before = shard.changes.get(old)
     if before is not None and not before.done:
         raise BadRequest(f"not all have become {old.__name__} yet", hint="wait until that change is done")
@@ -178,15 +195,22 @@ def change_process(shard: Shard, process: Process, new: type[Process]) -> BaseEx
     """Make *process*, which handles nothing now, one of *new*; gives the error of a change that failed."""
     old: Any = type(process)
     state = attributes_of(process)
+    successor: Any = None
     try:
         process.__class__ = new
         process.code_change(old.version, dict(state))
+        if hasattr(new, "run"):
+            successor = process.resume()  # type: ignore[attr-defined]
+            if not inspect.iscoroutine(successor):
+                raise BadRequest(f"{new.__name__}.resume is no coroutine", hint="async def resume(self)")
         missing = [name for name in declared_fields(new) if not hasattr(process, name)]
         if missing:
             raise BadRequest(f"{new.__name__} declares {', '.join(missing)}, which is not there after the change")
     except KeyboardInterrupt:
         raise
     except BaseException as error:  # noqa: BLE001 - whatever the user's code_change raises, the process is as it was
+        if inspect.iscoroutine(successor):
+            successor.close()
         process.__class__ = old
         for name in attributes_of(process).keys() - state.keys():
             delattr(process, name)
@@ -194,6 +218,8 @@ def change_process(shard: Shard, process: Process, new: type[Process]) -> BaseEx
             setattr(process, name, value)
         return error
     shard.core.take_class_anew(process)
+    if successor is not None:
+        shard.core.go_on_with(process, successor)
     return None
 
 

@@ -39,6 +39,8 @@ class ProcessEnds:
         self.carrier: Carrier = NoCarrier()
         self.supervisors: dict[Pid, Any] = {}
         self.changes: dict[type, Any] = {}
+        self.changing: set[Any] = set()
+        """Those changes that still have processes to change."""
         self._monitor_ids = itertools.count(1)
         self._call_ids = itertools.count(1)
         self._remote = RemoteIndex()
@@ -216,6 +218,8 @@ class ProcessEnds:
             self._terminate(process, reason)
         if not self.core.remove(process, reason):
             return
+        for change in list(self.changing):
+            change.ended_one(process.pid)
         if reason.kind in ("error", "hung"):
             label = f" ({ties.label})" if ties is not None and ties.label else ""
             if (change := self.changes.get(type(process))) is not None:

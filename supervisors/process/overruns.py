@@ -3,13 +3,15 @@
  Nobody can take the CPU from a handler, so one that does not end holds up its whole shard. A thread looks at the shard
 every so often. A handler that was at it for *report_after_s* is logged with its stack, counted, and told to
 ``on_overrun``. One that was at it for *interrupt_after_s* (``None``: never) gets ``HandlerInterrupted`` raised where it
-is, which ends its process, and no other, with the reason ``hung``. Code in C that does not return cannot be
-interrupted; where the shard is a process of the operating system, that one's own watchdog kills it.
+is, which ends its process, and no other, with the reason ``hung``. Code in C that does not return (a lock, a sleep)
+cannot be interrupted; of that ``on_stuck`` is told when it has not ended after as long again: who has the shard in a
+process of the operating system kills that, as nobody else in it has a turn any more.
 """
 
 from __future__ import annotations
 
 import logging
+import math
 import sys
 import threading
 import traceback
@@ -54,6 +56,8 @@ class OverrunWatch:
         self.report_after_s = report_after_s
         self.interrupt_after_s = interrupt_after_s
         self.on_overrun: Callable[[Overrun], None] | None = None
+        self.on_stuck: Callable[[Overrun], None] | None = None
+        """Called once, in the thread that looks, for a handler that was interrupted in vain."""
         self.count = 0
         self.last: Overrun | None = None
         self._thread: threading.Thread | None = None
@@ -61,6 +65,7 @@ class OverrunWatch:
         self._at = (0, 0)
         self._since = 0.0
         self._reported = self._interrupted = False
+        self._looks_since = 0  # counted: nobody is stuck while the whole process was stopped
         self._running = False
         self._closed = threading.Event()
 
@@ -96,6 +101,7 @@ class OverrunWatch:
         found = (core.turn_number, process.reductions) if process is not None else (0, 0)
         if process is None or found != self._at:
             self._at, self._since, self._reported, self._interrupted = found, now, False, False
+            self._looks_since = 0
             return
         took = now - self._since
         if took >= self.report_after_s and not self._reported:
@@ -106,6 +112,10 @@ class OverrunWatch:
             if core.interrupt(found[0], self._thread_id, HandlerInterrupted):
                 self._interrupted = True
                 self._report(process.pid, type(process).__name__, took, True, stack)
+        elif self._interrupted and self.interrupt_after_s is not None:
+            self._looks_since += 1
+            if self._looks_since == math.ceil(self.interrupt_after_s / self.pause_s) and self.on_stuck is not None:
+                self.on_stuck(Overrun(process.pid, type(process).__name__, took, self._stack(), True))
 
     def _stack(self) -> str:
         frame = sys._current_frames().get(self._thread_id)

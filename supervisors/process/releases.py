@@ -43,7 +43,7 @@ class ReleaseReport:
     classes: tuple[str, ...]
     changed: int
     skipped: int
-    """Processes whose life is a coroutine: they keep their code."""
+    """Processes whose life is a coroutine without ``resume``: they keep their code."""
     crashes: int
     why: tuple[str, ...]
     """What failed, or crashed too often."""
@@ -110,6 +110,13 @@ class ShardReleases:
                 asked=", ".join(kind.__qualname__ for kind in kinds)[:200] or "no class of processes",
                 found=", ".join(sorted(known))[:200] or "no processes",
                 hint="a class follows the one of the same name",
+            )
+        mixed = [new.__qualname__ for old, new in pairs if hasattr(old, "run") != hasattr(new, "run")]
+        if mixed:
+            sys.modules.pop(module.__name__, None)
+            raise BadRequest(
+                f"of {', '.join(mixed)} one version lives in a coroutine, and one has handlers",
+                hint="processes stay of their kind: give the new class another name, and start it beside the old",
             )
         release = Release(number, name, share, failures_max, crashes_max, pairs)
         self.releases.append(release)

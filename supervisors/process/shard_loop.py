@@ -31,6 +31,8 @@ TURN_NS = 2_000_000
 """How long light processes have turns before what came is looked at."""
 HANDLER_MAX_S = 10.0
 """A handler, or a ``code_change``, that runs longer is interrupted: nobody else in the shard has turns meanwhile."""
+HANDLER_PATIENCE = 0.75
+"""At most so much of what other shards wait for a word of this one: one handler that hangs breaks no links."""
 UNSENT_MAX = 4 * 2**20
 TICKS = 8
 """How often silent links are looked at, in the time that they may be silent."""
@@ -107,7 +109,8 @@ class SocketChannel(asyncio.Protocol):
 
 
 class ShardLoop:
-    """The thread. *path*: of our socket. *on_end* is called, in the thread, when the shard ends by itself, with why."""
+    """The thread. *path*: of our socket. *on_end* is called when the shard ends by itself, with why: in the thread, or in another
+    when that one hangs."""
 
     def __init__(
         self,
@@ -119,7 +122,14 @@ class ShardLoop:
     ) -> None:
         self.path = path
         self.shard = ClusterShard(
-            me, secret, clock=monotonic_ns, patience_s=patience_s, interrupt_after_s=HANDLER_MAX_S
+            me,
+            secret,
+            clock=monotonic_ns,
+            patience_s=patience_s,
+            interrupt_after_s=min(HANDLER_MAX_S, HANDLER_PATIENCE * patience_s),
+        )
+        self.shard.overruns.on_stuck = lambda found: on_end(
+            ExitReason("hung", f"a handler of {found.kind} {found.pid} does not end: {found.seconds:.1f} s", found.stack)
         )
         self.releases = ShardReleases(self.shard)
         self.shard.foreign_await = LoopAwaiting(self.shard)  # type: ignore[method-assign]

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from actorgrid.errors import ActorDown, CallTimeout, NoSuchActor, NotFound, ReceiveTimeout
+from actorgrid.errors import ActorDown, BadRequest, CallTimeout, NoSuchActor, NotFound, ReceiveTimeout
 from tests.hotpath.process_stage import KINDS, Stage
 
 
@@ -290,3 +290,69 @@ def test_what_is_awaited_of_others_is_told_and_woken(stage: Stage) -> None:
         assert stage.log == [7]
     finally:
         loop.close()
+
+
+# -- a coroutine in the place of another
+
+
+def test_a_call_that_a_coroutine_has_taken_fails_when_it_ends(stage: Stage) -> None:
+    async def taker(me: Any) -> None:
+        call = await me.receive(stage.kernel.ProcessCall)
+        if call.request == "answer":
+            call.reply("yes")
+            call = await me.receive()
+        raise ValueError(call.request)
+
+    assert stage.ask(stage.spawn(taker).pid, "answer", None) == "yes"
+    with pytest.raises(ActorDown, match="it ended: oh"):
+        stage.ask(stage.spawn(taker).pid, "oh", None)
+
+
+def test_another_coroutine_goes_on_where_one_waits_for_a_message(stage: Stage) -> None:
+    async def first(me: Any) -> None:
+        try:
+            while True:
+                stage.log.append(await me.receive(str, 1))
+        finally:
+            stage.log.append("left")
+
+    async def second(me: Any) -> None:
+        while True:
+            stage.log.append(await me.receive())
+
+    process = stage.spawn(first)
+    stage.core.send(process.pid, 7)
+    stage.core.send(process.pid, "a")
+    stage.core.tell(process, stage.kernel.Order(lambda me: stage.core.go_on_with(me, second(me))))
+    stage.core.send(process.pid, "b")
+    stage.settle()
+    stage.after(5_000)
+    assert stage.log == ["a", "left", 7, "b"]
+    assert stage.hooks.ends == [] and stage.core.timer_count == 0
+    with pytest.raises(BadRequest):
+        stage.core.go_on_with(process, None)
+
+
+@pytest.mark.parametrize("how", ["raises", "ends", "awaits"])
+def test_a_coroutine_that_does_not_leave_well_holds_its_successor_up_no_longer(stage: Stage, how: str) -> None:
+    async def first(me: Any) -> None:
+        try:
+            await me.receive(None, 0 if how == "raises" else None)
+        finally:
+            if how == "raises":
+                raise KeyError("on the way out")
+            if how == "ends":
+                stage.core.remove(me, "itself")
+            else:
+                await me.receive()
+
+    async def second(me: Any) -> None:
+        stage.log.append(await me.receive())
+
+    process = stage.core.spawn(first)
+    stage.core.tell(process, stage.kernel.Order(lambda me: stage.core.go_on_with(me, second(me))))
+    stage.settle()
+    stage.core.send(process.pid, "told")
+    stage.settle()
+    assert stage.log == ([] if how == "ends" else ["told"])
+    assert len(stage.hooks.closing) == (how != "ends")

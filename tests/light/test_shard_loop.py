@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import pickle
 import socket
+import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -15,7 +16,7 @@ import pytest
 from actorgrid.errors import ActorDown, NameTaken, StartFailed
 from actorgrid.fencing import FencingToken
 from actorgrid.supervisors.exits import ExitReason
-from actorgrid.supervisors.process import GenServer
+from actorgrid.supervisors.process import GenServer, shard_loop
 from actorgrid.supervisors.process.shard_links import ShardIdentity
 from actorgrid.supervisors.process.shard_loop import ShardLoop, ShardRoute
 from tests.light.shard_kinds import Agent
@@ -133,6 +134,30 @@ def test_a_process_awaits_asyncio_and_one_that_hangs_ends_alone(pair: Pair) -> N
     with pytest.raises(ActorDown, match="hung"):
         pair.call(0, napper, "hang")
     assert pair.call(0, agent, "echo", 5) == 5
+
+
+def test_a_handler_that_cannot_be_interrupted_is_the_end_of_its_shard(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(shard_loop, "HANDLER_MAX_S", 0.2)
+    go_on = threading.Event()
+
+    class Sleeper(GenServer):
+        def handle_info(self, message: Any) -> None:
+            go_on.wait()
+
+    pair = Pair(tmp_path)
+    try:
+        sleeper = pair.start(0, Sleeper)
+        pair.loops[0].shard.post(sleeper, "sleep")
+        until(lambda: pair.ended, "who has the shard is told")
+        assert pair.ended[0].kind == "hung" and "Sleeper" in pair.ended[0].message
+        assert "go_on.wait" in pair.ended[0].traceback
+        assert not pair.loops[1].shard.closed
+    finally:
+        go_on.set()
+        pair.close()
+    assert len(pair.ended) == 1
 
 
 def test_the_end_of_the_root_is_told(pair: Pair) -> None:

@@ -231,6 +231,33 @@ def test_new_code_comes_to_all_hosts_and_to_shards_that_are_begun_again(
     assert until(version, "the name answers again") == "3", "with the code that was deployed"
 
 
+@pytest.mark.parametrize("how", ["while True: pass", "__import__('threading').Event().wait()"], ids=["spins", "sleeps"])
+def test_a_code_change_that_hangs_is_taken_back_on_all_hosts(
+    shards: LightShards, hosts: tuple[ClusterHost, ClusterHost], tmp_path: Path, how: str
+) -> None:
+    before = linked(shards)
+    totals = [shards.call(f"counter_{n}", ("add", n)) for n in range(4)]
+    for slot in range(2):
+        shards._shard(slot).checkpoint().result(100)
+    file = tmp_path / "light_kinds.py"
+    file.write_text(VERSION.format(number=4, change=how))
+    failed = hosts[0].cli("deploy", str(file), "--to", "set", "--canary", "1%", "--watch", "0.5s", check=False)
+    assert failed.returncode != 0
+
+    def state() -> Any:
+        with suppress(ActorGridError):
+            return [shards.call(f"counter_{n}", ("add", 0)) for n in range(4)]
+
+    # One that spins is interrupted; one in native code cannot be, so its shard's watchdog ends the shard.
+    assert until(state, "all answer again") == totals
+    after = linked(shards)
+    assert [shards.call(f"counter_{n}", ("version",)) for n in range(4)] == ["3"] * 4
+    began_again = [now["token"] > then["token"] for now, then in zip(after, before, strict=True)]
+    assert began_again == [not how.startswith("while")] * 2
+    file.write_text(VERSION.format(number=3, change="pass"))
+    assert hosts[0].cli_json("deploy", str(file), "--to", "set", "--watch", "0.1s")["stays"], "and another may follow"
+
+
 def test_a_lost_host_s_names_answer_on_another(
     shards: LightShards, client: Client, hosts: tuple[ClusterHost, ClusterHost]
 ) -> None:
