@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 from actorgrid.errors import BadRequest, MailboxFull
 
+from .code_change import ChangeCode, change_code
 from .envelope import CALL, Envelope
 
 if TYPE_CHECKING:
@@ -80,8 +81,8 @@ class GetTrace:
     """Answer: list of {"at": seconds on the server's clock, "way": "in" | "out", "kind", "peer", "message"}."""
 
 
-SystemRequest = GetState | Inspect | Suspend | Resume | SetTrace | GetTrace
-SYSTEM_REQUESTS = (GetState, Inspect, Suspend, Resume, SetTrace, GetTrace)
+SystemRequest = GetState | Inspect | Suspend | Resume | SetTrace | GetTrace | ChangeCode
+SYSTEM_REQUESTS = (GetState, Inspect, Suspend, Resume, SetTrace, GetTrace, ChangeCode)
 
 
 class Inspector:
@@ -94,13 +95,20 @@ class Inspector:
         self._dropped = 0
 
     def answer(self, request: SystemRequest) -> Any:
-        """Carry out *request* and give its answer."""
+        """Carry out *request* and give its answer. Raises what ChangeCode does."""
         if isinstance(request, GetState):
             return self._server.format_state()
         if isinstance(request, Inspect):
             return self._inspect()
         if isinstance(request, GetTrace):
             return list(self._trace or ())
+        if isinstance(request, ChangeCode):
+            changed = change_code(self._server, request)
+            self._server.log.warning(
+                "%s has the code of %s now, version %r in place of %r",
+                *(self._server.title, changed.module, changed.new_version, changed.old_version),
+            )
+            return changed
         if isinstance(request, Suspend):
             self._suspend(request.for_s)
         elif isinstance(request, Resume):

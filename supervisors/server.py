@@ -68,11 +68,13 @@ class Server:
     """Base of every server: subclasses set ``name``, mark handlers with ``@handles`` and keep state.
 
     ``max_handler_s``: a handler that runs longer without an ``await`` is taken for hung, and the process is killed.
+    ``version``: what ``code_change`` of the class that follows is told.
     ``trap_exit``: the end of a linked actor comes as an Exited message instead of ending this one.
     """
 
     name: ClassVar[str] = "server"
     max_handler_s: ClassVar[float] = 5.0
+    version: ClassVar[str] = ""
     trap_exit: ClassVar[bool] = False
     _handlers: ClassVar[dict[type, tuple[str, str]]] = {}
 
@@ -117,6 +119,12 @@ class Server:
 
     def setting_changed(self, key: str) -> None:
         """Called when ``self.host.settings`` holds a new value for *key*."""
+
+    def code_change(self, old_version: str, state: dict[str, Any]) -> Any:
+        """Called when a server of another version's class has become one of this (``code_change.py``).
+
+        *state*: its attributes, which it has still. What this raises takes the change back.
+        """
 
     def metrics(self) -> dict[str, float]:
         """Figures for ``/metrics``; counters end in ``_total``."""
@@ -299,7 +307,7 @@ class Server:
         async def loop() -> None:
             while True:
                 await self.sleep(interval_s)
-                result = action()
+                result = self._present(action)()
                 if inspect.iscoroutine(result):
                     try:
                         await result
@@ -307,6 +315,21 @@ class Server:
                         self.log.warning("periodic %s: %s", getattr(action, "__name__", action), error)
 
         self.spawn(loop())
+
+    def _present(self, action: Callable[[], Any]) -> Callable[[], Any]:
+        """The method of our present class in place of that of one before."""
+        if inspect.ismethod(action) and action.__self__ is self:
+            found: Callable[[], Any] = getattr(self, action.__name__, action)
+            return found
+        return action
+
+    # -- for a change of code
+
+    def check_can_change(self) -> None:
+        """Raise WrongState while our code cannot be changed."""
+
+    def code_changed(self, result: Any) -> None:
+        """Take what ``code_change`` gave: the last step of a change. What this raises takes it back."""
 
     # -- for runtimes to drive
 
@@ -361,7 +384,10 @@ class Server:
 
     def _answer_system(self, envelope: Envelope) -> None:
         # Past the trace: who looks at it must not fill it.
-        answer = Envelope(REPLY, self.title, envelope.ref, self._inspector.answer(envelope.body))
+        try:
+            answer = Envelope(REPLY, self.title, envelope.ref, self._inspector.answer(envelope.body))
+        except ActorGridError as error:
+            answer = Envelope(ERROR, self.title, envelope.ref, error)
         try:
             self.runtime.send(envelope.source or envelope.sender, answer)
         except ActorGridError as error:

@@ -20,7 +20,7 @@ import inspect
 from collections.abc import Callable, Iterable
 from typing import Any, ClassVar, TypeVar
 
-from actorgrid.errors import ActorDown, ActorGridError, BadRequest, NotSupported
+from actorgrid.errors import ActorDown, ActorGridError, BadRequest, NotSupported, WrongState
 
 from .envelope import CALL, Envelope
 from .ref import Ref
@@ -227,6 +227,23 @@ class StateMachine(Server):
     def format_state(self) -> dict[str, str]:
         """What GetState shows: the state, and every attribute of the subclass."""
         return {"state": self.state, **super().format_state()}
+
+    def code_change(self, old_version: str, state: dict[str, Any]) -> str | None:
+        """As a server's; may give the state of the new definition in which it is now. OTP's ``code_change/4``.
+
+        Without one it is in the state that it was in, which the new definition then must have. Timers and postponed
+        events stay; no state enter call is made.
+        """
+        return None
+
+    def check_can_change(self) -> None:
+        """Raise WrongState while a handler awaits something: what it returns is of the present definition."""
+        if not self._machine.is_waiting:
+            raise WrongState(f"{self.title} is within a handler", found=f"state {self.state!r}", hint="ask again soon")
+
+    def code_changed(self, result: Any) -> None:
+        """Take the new definition over."""
+        self._machine.change_definition(self._definition, self.state if result is None else result)
 
     # -- for handlers to use
 

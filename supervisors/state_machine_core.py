@@ -196,6 +196,17 @@ class Machine:
         """The running timers; ids are those of ``StartTimer`` (a zero timeout has one too, but is never started)."""
         return [(timer.id, key) for key, timer in self._timers.items()]
 
+    @property
+    def is_waiting(self) -> bool:
+        """Whether it waits for an event."""
+        return self._phase == "waiting"
+
+    def change_definition(self, definition: Definition, state: str) -> None:
+        """Go on by another definition, in that state of it; while it waits for an event."""
+        assert self._phase == "waiting", "a definition changes between two events"
+        definition.check(state)
+        self._definition, self.state = definition, state
+
     # -- events
 
     def begin(self, initial: Transition | None) -> list[Instruction]:

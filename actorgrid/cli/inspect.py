@@ -33,6 +33,7 @@ SHOW = "show"
     "--suspend", is_flag=False, flag_value="60", metavar="[SECONDS]", help="Have NAME handle nothing for so long [60]."
 )
 @click.option("--resume", is_flag=True, help="Have NAME go on.")
+@click.option("--change-code", is_flag=True, help="Have NAME take over the code that is installed now.")
 @click.option("--watch", is_flag=True, help="Go on, once a second, until interrupted.")
 @click.option("--processes", "group", metavar="SET", help="The busiest light processes of a set, over all hosts.")
 @click.option(
@@ -51,6 +52,7 @@ def command(
     trace: str | None,
     suspend: str | None,
     resume: bool,
+    change_code: bool,
     watch: bool,
     group: str | None,
     by: SortKey,
@@ -61,10 +63,13 @@ def command(
     what waits for a server: nobody else is told, and it goes on by itself after SECONDS (600 at most). The gateway
     and supervisors are not suspended.
 
+    --change-code is for a mended handler: NAME keeps its state and becomes one of the class that its file has now; what
+    changes messages needs a restart of the host, and is refused. If the change fails or hangs, NAME is as it was.
+
     With --watch on a terminal the tree is redrawn; elsewhere each change is a line (with --json: a document a line).
     With --trace --watch, messages are printed as they go by.
     """
-    given = {"--state": state, "--trace": trace, "--suspend": suspend, "--resume": resume}
+    given = {"--state": state, "--trace": trace, "--suspend": suspend, "--resume": resume, "--change-code": change_code}
     asked = [flag for flag, value in given.items() if value]
     if name is None and asked:
         raise click.UsageError(f"{asked[0]} is for one server: actorgrid inspect NAME {asked[0]}")
@@ -77,10 +82,13 @@ def command(
         return
     if len(asked) > 1:
         raise click.UsageError(f"{' and '.join(asked)} do not go together")
-    if suspend is not None or resume:
+    if suspend is not None or resume or change_code:
         if watch:
             raise click.UsageError(f"{asked[0]} and --watch do not go together")
-        _hold(call, str(name), None if resume else _number("--suspend", suspend))
+        if change_code:
+            _change_code(call, str(name))
+        else:
+            _hold(call, str(name), None if resume else _number("--suspend", suspend))
     elif name is None:
         _tree(call, every, watch)
     elif trace is not None:
@@ -97,6 +105,12 @@ def _number(option: str, text: str | None) -> float:
     if not math.isfinite(number):
         raise click.UsageError(f"{option} takes a number, not {text!r}; the name stands before it")
     return number
+
+
+def _change_code(call: CommandContext, name: str) -> None:
+    done = call.http.post(_path(name, "/code"), {})
+    old, new = (done[f"{which}_version"] or "without a number" for which in ("old", "new"))
+    call.answer(done, f"{done['name']} has the code of {done['module']} now: version {new}, before {old}")
 
 
 def _path(name: str, action: str = "") -> str:

@@ -17,11 +17,12 @@ from typing import Any
 
 from actorgrid import user_actor_context
 from actorgrid.errors import ActorGridError, BadRequest, NoSuchActor, OutsideTask
+from actorgrid.hotpath.light import Pid
 from actorgrid.job_outcome import FINAL_STATES
 from actorgrid.supervisors.exits import ExitReason
 from actorgrid.supervisors.process.inspecting import ProcessInfo, SortKey, shard_figures, top
 from actorgrid.supervisors.process.releases import ReleaseReport
-from actorgrid.supervisors.process.shard_links import ShardIdentity
+from actorgrid.supervisors.process.shard_links import ShardIdentity, slot_of
 from actorgrid.supervisors.process.shard_loop import ShardLoop, ShardRoute
 from actorgrid.task_context import current_task
 from actorgrid.transports.user_actor_frames import ACTOR_HEX, FarCaller, encode_far_caller
@@ -97,10 +98,12 @@ class LightShard:
 
     async def ask(self, to: Any, request: Any, timeout_s: float | None) -> Any:
         """Call a process."""
+        self._check_incarnation(to)
         return await asyncio.wrap_future(self._shard.post_call(to, request, timeout_s))
 
     async def deliver(self, to: Any, message: Any, how: str) -> bool:
         """Send a process a message, a ``cast``, or an ``exit``; ``False``: it is refused, or nobody is there."""
+        self._check_incarnation(to)
         shard = self._shard
 
         def act() -> bool:
@@ -110,6 +113,11 @@ class LightShard:
             return shard.cast(to, message) if how == "cast" else shard.send(to, message)
 
         return await asyncio.wrap_future(shard.post_action(act))
+
+    def _check_incarnation(self, to: Any) -> None:
+        """Raise NoSuchActor, with *to* as what was asked for, for a process of an incarnation before this one."""
+        if isinstance(to, Pid) and slot_of(to) == self._slot and to.address != self._shard.core.address:
+            raise NoSuchActor(f"{to} ended with its shard, which was begun again", asked=str(to))
 
     async def begin(self, kind: Any, args: tuple[Any, ...], name: str | None, timeout_s: float) -> Any:
         """Begin a process here; its Pid."""

@@ -106,15 +106,15 @@ class LightShards:
 
     def cast(self, to: Pid | str, message: Any, timeout_s: float = 5.0) -> bool:
         """Send a message for ``handle_cast``; ``False``: it is refused, or nobody is there."""
-        return bool(self._at(to, timeout_s, lambda shard, pid: shard.deliver(pid, message, "cast")))
+        return self._deliver(to, message, "cast", timeout_s)
 
     def send(self, to: Pid | str, message: Any, timeout_s: float = 5.0) -> bool:
         """Send a message; ``False``: it is refused, or nobody is there."""
-        return bool(self._at(to, timeout_s, lambda shard, pid: shard.deliver(pid, message, "send")))
+        return self._deliver(to, message, "send", timeout_s)
 
     def exit(self, to: Pid | str, reason: Any, timeout_s: float = 5.0) -> None:
         """Ask a process to end."""
-        self._at(to, timeout_s, lambda shard, pid: shard.deliver(pid, reason, "exit"))
+        self._deliver(to, reason, "exit", timeout_s)
 
     def whereis(self, name: str, timeout_s: float = 5.0) -> ProcessRef | None:
         """Who has the name of the set."""
@@ -237,10 +237,19 @@ class LightShards:
             handle = self._handles[slot] = find(self._client, shard_name(self.group, slot))
         return handle
 
+    def _deliver(self, to: Pid | str, message: Any, how: str, timeout_s: float) -> bool:
+        try:
+            return bool(self._at(to, timeout_s, lambda shard, pid: shard.deliver(pid, message, how)))
+        except NoSuchActor as error:
+            if isinstance(to, Pid) and error.asked == str(to):
+                return False
+            raise
+
     def _at(
         self, to: Pid | str, timeout_s: float, ask: Callable[[ActorHandle[LightShard], Pid], ActorFuture[Any]]
     ) -> Any:
         pid = to if isinstance(to, Pid) else self._found.get(to)
+        known = pid is not None
         if pid is None:
             found = self.whereis(str(to), timeout_s)
             if found is None:
@@ -254,9 +263,12 @@ class LightShards:
             raise NoSuchActor("this is no process of this set", asked=str(pid), found=self.group)
         try:
             return self._result(ask(self._shard(slot), pid), timeout_s, pid)
-        except ActorGridError:
-            if isinstance(to, str):
-                self._found.pop(to, None)  # it may be another's by now
+        except ActorGridError as error:
+            if isinstance(to, Pid):
+                raise
+            self._found.pop(to, None)  # it may be another's by now
+            if known and isinstance(error, NoSuchActor) and error.asked == str(pid):
+                return self._at(to, timeout_s, ask)  # it came to nobody, so it may be asked again
             raise
 
     def _result(self, future: ActorFuture[Any], timeout_s: float, who: object) -> Any:

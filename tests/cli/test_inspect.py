@@ -235,6 +235,14 @@ def test_suspend_and_resume_say_how_it_stands(call: Invoke, door: Door) -> None:
     assert json.loads(call("inspect", "till", "--resume", "--json").stdout)["state"] == "running"
 
 
+def test_new_code_is_told_with_its_version(call: Invoke, door: Door) -> None:
+    answer = {"name": "till", "module": "shop.till", "old_version": "", "new_version": "2"}
+    door.on("POST /api/inspect/till/code", answer)
+    result = call("inspect", "till", "--change-code")
+    assert result.stdout == "till has the code of shop.till now: version 2, before without a number\n"
+    assert json.loads(call("inspect", "till", "--change-code", "--json").stdout) == answer
+
+
 def event(clock_s: float, way: str, message: str) -> dict[str, Any]:
     given = {"at": 1_700_000_000.125 + clock_s, "clock_s": clock_s, "way": way}
     return {**given, "kind": "call", "peer": "door", "message": message}

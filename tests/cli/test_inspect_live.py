@@ -48,6 +48,18 @@ def test_a_suspended_server_answers_nobody_until_it_is_resumed(host: Host) -> No
     assert host.json("inspect", "load_balancer", "--json")["inspect"]["state"] == "running"
 
 
+def test_every_server_takes_over_the_code_that_is_installed_and_goes_on(host: Host) -> None:
+    before = nodes(host)
+    for name in sorted(SERVERS - {"gateway"}):
+        done = host.call("inspect", name, "--change-code")
+        assert done.returncode == 0 and "has the code of actorgrid.actors." in done.stdout, (name, done.stderr)
+    assert host.call("run", "--", "echo", "still here").stdout == "still here\n"
+    after = nodes(host)
+    for name in SERVERS:
+        assert (after[name]["pid"], after[name]["state"]) == (before[name]["pid"], "up"), name
+    assert host.call("inspect", "gateway", "--change-code").returncode == 2
+
+
 def test_who_must_not_stand_still_is_refused(host: Host) -> None:
     for name in ("gateway", "host"):
         done = host.call("inspect", name, "--suspend")

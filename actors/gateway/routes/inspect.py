@@ -15,6 +15,7 @@ from typing import Any
 from actorgrid.access import Right
 from actorgrid.actors.cluster.fault_detector import EXPECTED
 from actorgrid.actors.gateway.schemas.answers import (
+    CodeTaken,
     InspectAnswer,
     Inspected,
     Suspended,
@@ -26,11 +27,15 @@ from actorgrid.actors.gateway.schemas.answers import (
 from actorgrid.actors.gateway.server.route import RequestContext, Route, RouteTable
 from actorgrid.actors.gateway.tree import ANSWER_S, ROOT, TreeChild, TreeWalk, find, note_starts, plain
 from actorgrid.actors.work.messages import ListAttempts
-from actorgrid.errors import ActorGridError, NoSuchActor, NotFound, NotSupported
+from actorgrid.errors import ActorGridError, NoSuchActor, NotFound, NotSupported, WrongState
+from actorgrid.supervisors.code_change import ChangeCode
 from actorgrid.supervisors.inspection import GetState, GetTrace, Inspect, Resume, SetTrace, Suspend
 from actorgrid.supervisors.ref import Ref
 
 ROUTES = RouteTable(Route)
+
+CODE_S = 10.0
+"""For a change of code, whose own limit is less."""
 
 log = logging.getLogger("actorgrid.gateway")
 
@@ -175,6 +180,38 @@ async def post_resume(call: RequestContext) -> Any:
     await call.ask(_process_of(node), Resume(), ANSWER_S)
     _note(call, node, "is resumed")
     return {"name": node.name, "state": "running", "until": None}
+
+
+@ROUTES.add(
+    "POST",
+    "/api/inspect/{name}/code",
+    CodeTaken,
+    "inspect",
+    Right.MANAGE_HOSTS,
+    errors=(NotFound, NotSupported, WrongState),
+)
+async def post_code(call: RequestContext) -> Any:
+    """Have a server take over the code that is installed on its host now, and keep its state.
+
+    If that fails, or takes too long, it is as it was.
+    """
+    node = await find(call.app.bridge, call.part("name"))
+    ref = _process_of(node)
+    if ref == call.app.bridge.me or node.type == "supervisor":
+        raise NotSupported(
+            f"{node.name} takes over no code while it runs",
+            asked=f"new code for {node.name}",
+            found="the gateway" if ref == call.app.bridge.me else "a supervisor",
+            hint="actorgrid restart: the host's work goes on meanwhile",
+        )
+    changed = await call.ask(ref, ChangeCode(), CODE_S)
+    _note(call, node, f"has version {changed.new_version!r} of its code in place of {changed.old_version!r}")
+    return {
+        "name": node.name,
+        "module": changed.module,
+        "old_version": changed.old_version,
+        "new_version": changed.new_version,
+    }
 
 
 def _check_may_stand_still(call: RequestContext, node: TreeChild) -> None:

@@ -265,6 +265,15 @@ class Suspended(AnswerBody):
     until: float | None
 
 
+class CodeTaken(AnswerBody):
+    """A server has the code that is installed now; ``old_version`` and ``new_version`` are its class's."""
+
+    name: str
+    module: str
+    old_version: str
+    new_version: str
+
+
 class Accepted(AnswerBody):
     """The job is in the ledger. ``duplicate``: it was before; nothing new was made."""
 
