@@ -25,7 +25,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, fields, is_dataclass
 from enum import Enum
 from types import FrameType, ModuleType
-from typing import TYPE_CHECKING, Any, ClassVar, get_origin
+from typing import TYPE_CHECKING, Any
 
 from actorgrid.errors import BadRequest, NotSupported, WrongState
 
@@ -65,12 +65,13 @@ class CodeChangeLate(BaseException):
 
 def change_code(server: Server, request: ChangeCode) -> CodeChanged:
     """Give *server*, which handles no message now, the code of its file. Raises as ``ChangeCode``."""
-    old = type(server)
+    old: type[Server] = type(server)
     server.check_can_change()
     module = load_anew(old)
-    new = getattr(module, old.__name__, None)
+    new: Any = getattr(module, old.__name__, None)
     if not isinstance(new, type) or not hasattr(new, "code_changed"):
         raise BadRequest(f"{module.__name__} has no server {old.__name__} any more", hint="restart the host")
+    before, after = str(old.version), str(getattr(new, "version", ""))
     state = dict(vars(server))
     try:
         with _limit(min(request.limit_s, server.max_handler_s / 2)):  # before the watchdog judges
@@ -88,11 +89,11 @@ def change_code(server: Server, request: ChangeCode) -> CodeChanged:
             raise
         raise WrongState(
             f"{server.title} keeps its code: the change failed: {type(error).__name__}: {error}",
-            asked=f"version {new.version!r} in place of {old.version!r}",
+            asked=f"version {after!r} in place of {before!r}",
             hint="mend code_change, or restart the host",
         ) from error
     sys.modules[module.__name__] = module
-    return CodeChanged(module.__name__, old.version, new.version)
+    return CodeChanged(module.__name__, before, after)
 
 
 def load_anew(kind: type) -> ModuleType:
@@ -111,11 +112,13 @@ def load_anew(kind: type) -> ModuleType:
         kept, changed = _compare(before, trial)
         if changed:
             raise WrongState(
-                f"{', '.join(sorted(changed))} of {kind.__module__} changed, and other servers have the record of before",
+                f"{', '.join(sorted(changed))} of {kind.__module__} changed, and others have the record of before",
                 hint="actorgrid restart: this needs the whole host anew",
             )
         # Without the definitions of records: what is decorated by them, or annotated, means those that others have.
-        tree.body = [_taken(node) if isinstance(node, ast.ClassDef) and node.name in kept else node for node in tree.body]
+        tree.body = [
+            _taken(node) if isinstance(node, ast.ClassDef) and node.name in kept else node for node in tree.body
+        ]
         return _run(before, ast.fix_missing_locations(tree), file, kept)
     except (WrongState, KeyboardInterrupt):
         raise
@@ -179,7 +182,7 @@ def _declared(kind: type) -> list[str]:
     for base in reversed(kind.__mro__):
         if base.__module__ == kind.__module__:
             for name, annotation in inspect.get_annotations(base).items():
-                if "ClassVar" not in str(annotation) and get_origin(annotation) is not ClassVar:
+                if "ClassVar" not in str(annotation):
                     found[name] = None
     return list(found)
 

@@ -307,7 +307,7 @@ class Server:
         async def loop() -> None:
             while True:
                 await self.sleep(interval_s)
-                result = self._present(action)()
+                result = self._latest(action)()
                 if inspect.iscoroutine(result):
                     try:
                         await result
@@ -316,7 +316,7 @@ class Server:
 
         self.spawn(loop())
 
-    def _present(self, action: Callable[[], Any]) -> Callable[[], Any]:
+    def _latest(self, action: Callable[[], Any]) -> Callable[[], Any]:
         """The method of our present class in place of that of one before."""
         if inspect.ismethod(action) and action.__self__ is self:
             found: Callable[[], Any] = getattr(self, action.__name__, action)

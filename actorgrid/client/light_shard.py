@@ -12,11 +12,13 @@ import os
 import sys
 import threading
 import time
+from collections.abc import Mapping
 from contextlib import suppress
 from typing import Any
 
 from actorgrid import user_actor_context
 from actorgrid.errors import ActorGridError, BadRequest, NoSuchActor, OutsideTask
+from actorgrid.fencing import FencingToken
 from actorgrid.hotpath.light import Pid
 from actorgrid.job_outcome import FINAL_STATES
 from actorgrid.supervisors.exits import ExitReason
@@ -235,6 +237,12 @@ class LightShard:
                     return None
             time.sleep(FIND_S)
 
+    def _find_absent(self, slot: int, reference: ActorReference) -> None:
+        """Ask again, now that the copy that answers is known to be as late as our beginning."""
+        job = actor_jobs.job(reference)
+        if job["state"] == "queued" or job["state"] in FINAL_STATES:
+            self._loop.absent(slot)
+
     def _find_way(self, slot: int, dial: bool) -> None:
         client = default_client()
         reference = self._peers.get(slot)
@@ -243,9 +251,17 @@ class LightShard:
         job = actor_jobs.job(reference)
         at, death = where_is(reference, job)
         if death is not None or job["state"] == "queued" or job["state"] in FINAL_STATES:
-            self._loop.absent(slot)
+            # Only of a copy of the ledger that has our own beginning: who held a name of an incarnation before us
+            # had begun before that, so this copy knows of it.
+            if has_begun(current_task().token, actor_jobs.job(self._reference)):
+                self._find_absent(slot, reference)
         elif at and dial:
             self._loop.connect(slot, _route_to(reference, at))
+
+
+def has_begun(token: FencingToken, job: Mapping[str, Any]) -> bool:
+    """Whether a copy of the ledger, by what it says of a job, has the attempt of that token, or a later one."""
+    return any(tuple(attempt["token"]) >= tuple(token) for attempt in job.get("attempts", ()))
 
 
 def _route_to(reference: ActorReference, at: str) -> ShardRoute:

@@ -568,7 +568,8 @@ class ProcessCore:
             self.cancel(awaited)
             awaited.process = None
         before, process._running, process._awaited = process._running, successor, None
-        self._close(process, before)
+        if before is not None:
+            self._close(process, before)
         if process._core is None:  # by what its ``finally`` blocks did
             self._close(process, successor)
         elif "stopping" in process._flags:

@@ -123,6 +123,14 @@ class Process(LightProcess):
         """
         self.shard.claim_global(self, name)
 
+    def name_token(self, name: str) -> str:
+        """The fencing token under which we have a name of the set: of two holders, that of the later one is greater.
+
+        It grows as a text, through all moves of the name between shards and hosts: what we write to keeps the greatest
+        that it has seen, and refuses a smaller one. Raises NoSuchActor when the name is not ours, NotSupported.
+        """
+        return self.shard.name_token(self, name)
+
     def unregister(self, name: str) -> bool:
         """Give a name of ours back."""
         return self.shard.unregister(name, self.pid)

@@ -10,7 +10,7 @@ import os
 from collections.abc import Awaitable, Callable, Iterable
 from typing import Any
 
-from actorgrid.errors import ActorGridError, CallTimeout
+from actorgrid.errors import ActorGridError, CallTimeout, NoSuchActor
 from actorgrid.hotpath.light import LightProcess, Pid, ShardAddress
 
 from ..exits import ExitReason
@@ -41,7 +41,9 @@ class ClusterShard(GroupedShard):
         self.me = me
         self.links = ShardLinks(me, secret, self, random, patience_s)
         self.carrier = self.links
-        self.global_names = GlobalNames(me.slot, me.count, self._tell_slot, self._claim_settled, self._name_lost)
+        self.global_names = GlobalNames(
+            *(me.slot, me.count, me.token, self._tell_slot, self._claim_settled, self._name_lost)
+        )
         self.links.find_name = self.global_names.whereis
         self.names.on_freed = self._name_freed
         self.kept_states: dict[str, Any] = {}
@@ -114,6 +116,13 @@ class ClusterShard(GroupedShard):
                 self.end(process, ExitReason("error", why, error=error if isinstance(error, ActorGridError) else None))
 
         self.claim(process, name, None, settle)
+
+    def name_token(self, process: LightProcess, name: str) -> str:
+        """The token under which a process of ours has a name of the set. Raises NoSuchActor when it has it not."""
+        token = self.global_names.token_of(checked_name(name))
+        if token is None or self.global_names.holder_here(name) != process.pid:
+            raise NoSuchActor(f"{process.pid} has not the name {name!r}", hint="await self.register_global(name)")
+        return token
 
     def claim(
         self, process: LightProcess, name: str, timeout_s: float | None, settle: Callable[[BaseException | None], None]

@@ -14,9 +14,9 @@ One failure too many, or one crash too many of changed processes, takes the whol
 side meanwhile. Who calls notices nothing but the time that a change takes.
 
 A process whose life is a coroutine changes where it waits for a message, if its class and the new one have
-``async def resume(self)``: the old coroutine is closed there, and *resume* of the new class goes on from the attributes.
-One without that, or that is a function, goes on with its old code, as in Erlang one that never makes a fully qualified
-call; those that are begun from then on are of the new class.
+``async def resume(self)``: the old coroutine is closed there, and *resume* of the new class goes on, from the
+attributes. One without that, or that is a function, goes on with its old code, as in Erlang one that never makes a
+fully qualified call; those that are begun from then on are of the new class.
 """
 
 from __future__ import annotations
@@ -134,7 +134,8 @@ class CodeChange:
                 self._waiting[me.pid] = left
             else:
                 self.ended_one(me.pid)
-            if type(me) is old:
+            # One that was taken back meanwhile is not even tried: each might hang as long as the first.
+            if type(me) is old and not (self.taken_back and new is self.new):
                 outcome(me, change_process(self.shard, me, new))
 
         self.shard.core.tell(process, Order(change))
@@ -142,8 +143,6 @@ class CodeChange:
     def _changed(self, process: Process, error: BaseException | None) -> None:
         if error is None:
             self.changed += 1
-            if self.taken_back:  # while it waited for its turn
-                change_process(self.shard, process, self.old)
             return
         self.failures += 1
         if len(self.failed) < FAILURES_KEPT_MAX:

@@ -4,6 +4,9 @@ Each name has a *home*, one of the shards, which alone grants it. There is one i
 its fencing token, so no name has two winners: not in a partition, where claims at a home that nobody reaches wait, and
 not after it. What each home has granted is told to all shards, so that looking a name up asks nobody.
 
+Each grant has a token, greater than that of all grants of the name before: the token of the home's incarnation, which
+the ledger gave, and how many grants of this incarnation there were. Who holds a name shows it to what it writes to.
+
 A home that was begun again knows nothing: it grants when it has heard from the present incarnation of each other shard
 what that holds, or that the ledger knows of none. A shard that was begun again holds nothing, and so its names are
 free with its first word.
@@ -18,6 +21,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from actorgrid.errors import ActorGridError, Overloaded
+from actorgrid.fencing import FencingToken
 from actorgrid.hotpath.light import Pid
 
 from .names import name_taken
@@ -34,25 +38,29 @@ SIGNALS = frozenset({"name_claim", "name_answer", "name_free", "name_report", "n
 class GlobalNames:
     """One shard's part. *send*: (slot, signal), dropped where no link is up. *settle*: (claim, why not or ``None``).
 
-    *lost*: a process of ours turned out to have a name that is another's.
+    *token*: of this incarnation. *lost*: a process of ours turned out to have a name that is another's.
     """
 
     def __init__(
         self,
         slot: int,
         count: int,
+        token: FencingToken,
         send: Callable[[int, tuple[Any, ...]], None],
         settle: Callable[[int, ActorGridError | None], None],
         lost: Callable[[str, Pid], None],
     ) -> None:
         self.slot = slot
         self.count = count
+        self._token = token
+        self._grants = 0
         self._send = send
         self._settle = settle
         self._lost = lost
         self._linked: set[int] = set()
         # as who claims
         self._held: dict[str, Pid] = {}
+        self._name_tokens: dict[str, str] = {}
         self._claims: dict[int, tuple[str, Pid]] = {}
         # as a home
         self._granted: dict[str, Pid] = {}
@@ -89,6 +97,10 @@ class GlobalNames:
         """The process of ours that has the name."""
         return self._held.get(name)
 
+    def token_of(self, name: str) -> str | None:
+        """The token of the grant by which a process of ours has the name."""
+        return self._name_tokens.get(name)
+
     def __len__(self) -> int:
         return len(self._granted) + sum(len(table) for table in self._tables.values())
 
@@ -111,17 +123,22 @@ class GlobalNames:
         """Give a name back."""
         if self._held.get(name) != pid:
             return
-        del self._held[name]
+        self._let_go(name)
         home = self.home_of(name)
         if home == self.slot:
             self._take_free(name, pid)
         else:
             self._send(home, ("name_free", name, pid))  # without a link: our next report says it
 
-    def _take_answer(self, number: int, name: str, pid: Pid, error: ActorGridError | None) -> None:
+    def _let_go(self, name: str) -> None:
+        del self._held[name]
+        self._name_tokens.pop(name, None)
+
+    def _take_answer(self, number: int, name: str, pid: Pid, error: ActorGridError | None, token: str) -> None:
         wanted = self._claims.pop(number, None)
         if error is None:
             self._held[name] = pid
+            self._name_tokens[name] = token
             if wanted is None:
                 self.free(name, pid)
                 return
@@ -157,8 +174,8 @@ class GlobalNames:
         match signal:
             case ("name_claim", number, name, pid):
                 self._take_claim(slot, number, name, pid)
-            case ("name_answer", number, name, pid, error):
-                self._take_answer(number, name, pid, error)
+            case ("name_answer", number, name, pid, error, token):
+                self._take_answer(number, name, pid, error, token)
             case ("name_free", name, pid):
                 self._take_free(name, pid)
             case ("name_report", held):
@@ -174,7 +191,7 @@ class GlobalNames:
                         table[name] = pid
             case ("name_lost", name, pid):
                 if self._held.get(name) == pid:
-                    del self._held[name]
+                    self._let_go(name)
                     self._lost(name, pid)
 
     # -- as a home
@@ -186,16 +203,19 @@ class GlobalNames:
             return
         holder = self._granted.get(name)
         error: ActorGridError | None = None
+        token = ""
         if holder is not None and holder != pid:
             error = name_taken(name, holder)
         elif holder is None and len(self) >= GLOBAL_NAMES_MAX:
             error = Overloaded(f"{GLOBAL_NAMES_MAX} names are known in this set already", hint="keep pids in a dict")
         else:
             self._grant(name, pid)
+            self._grants += 1  # for one that asks again, too: the answer before is lost
+            token = f"{self._token}-{self._grants:015d}"
         if slot == self.slot:
-            self._take_answer(number, name, pid, error)
+            self._take_answer(number, name, pid, error, token)
         else:
-            self._send(slot, ("name_answer", number, name, pid, error))
+            self._send(slot, ("name_answer", number, name, pid, error, token))
 
     def _grant(self, name: str, pid: Pid | None) -> None:
         if pid is None:

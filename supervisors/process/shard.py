@@ -21,7 +21,7 @@ from collections.abc import Awaitable, Callable
 from concurrent.futures import Future
 from typing import Any, TypeVar, cast
 
-from actorgrid.errors import ActorGridError, BadRequest, CallTimeout, NoSuchActor, StartFailed
+from actorgrid.errors import ActorGridError, BadRequest, CallTimeout, NoSuchActor, NotSupported, StartFailed
 from actorgrid.hotpath.light import LightProcess, Pid, ProcessCall, ProcessCast, ProcessCore
 
 from ..exits import SHUTDOWN, ExitReason
@@ -230,6 +230,10 @@ class Shard(ProcessEnds):
     def claim_global(self, process: LightProcess, name: str) -> None:
         """The same without waiting."""
         self.register(name, process.pid)
+
+    def name_token(self, process: LightProcess, name: str) -> str:
+        """The token of a name of all shards; one by itself gives none. Raises NotSupported."""
+        raise NotSupported("names have tokens in a set of shards only", hint="client.start_shards(...)")
 
     def unregister(self, name: str, pid: Pid) -> bool:
         """Take it from it."""

@@ -30,7 +30,8 @@ from ..exits import ExitReason
 from .carrier import NOCONNECTION
 from .item_pickling import packed
 
-PROTOCOL_VERSION = 1
+PROTOCOL_VERSION = 2
+"""2: a granted name comes with its token."""
 WAITING_MAX = 100_000
 BATCH_MAX = 5_000
 SLOTS_MAX = 256

@@ -109,8 +109,9 @@ class SocketChannel(asyncio.Protocol):
 
 
 class ShardLoop:
-    """The thread. *path*: of our socket. *on_end* is called when the shard ends by itself, with why: in the thread, or in another
-    when that one hangs."""
+    """The thread. *path*: of our socket. *on_end* is called when the shard ends by itself, with why: in the thread, or
+    in another when that one hangs.
+    """
 
     def __init__(
         self,
@@ -129,7 +130,9 @@ class ShardLoop:
             interrupt_after_s=min(HANDLER_MAX_S, HANDLER_PATIENCE * patience_s),
         )
         self.shard.overruns.on_stuck = lambda found: on_end(
-            ExitReason("hung", f"a handler of {found.kind} {found.pid} does not end: {found.seconds:.1f} s", found.stack)
+            ExitReason(
+                "hung", f"a handler of {found.kind} {found.pid} does not end: {found.seconds:.1f} s", found.stack
+            )
         )
         self.releases = ShardReleases(self.shard)
         self.shard.foreign_await = LoopAwaiting(self.shard)  # type: ignore[method-assign]

@@ -9,7 +9,9 @@ from typing import Any
 
 import pytest
 
-from actorgrid.errors import ActorDown, BadRequest, CallTimeout, NameTaken
+from actorgrid.client.light_shard import has_begun
+from actorgrid.errors import ActorDown, BadRequest, CallTimeout, NameTaken, NoSuchActor
+from actorgrid.fencing import FencingToken
 from actorgrid.supervisors.process import GenServer, ProcessDown, ProcessExit, ProcessSpec, ProcessSupervisor
 from actorgrid.supervisors.process.global_names import GlobalNames
 from actorgrid.supervisors.process.shard_links import slot_of
@@ -30,6 +32,9 @@ class Member(Agent):
     async def take(self, name: str, timeout_s: float = 5.0) -> str:
         await self.register_global(name, timeout_s)
         return "mine"
+
+    def token(self, name: str) -> str:
+        return self.name_token(name)
 
     def add(self, amount: int) -> int:
         self.total += amount
@@ -251,6 +256,44 @@ def test_a_partition_heals_without_two_winners(stage: ClusterStage) -> None:
         assert holders(stage, name) == [mine[0] if won[0] else mine[2]] * 3
 
 
+def test_of_two_holders_of_a_name_the_token_of_the_later_is_greater(stage: ClusterStage) -> None:
+    tokens: list[str] = []
+    name = homed(stage, 1)
+    stage.kill(2).close()
+    stage.begin(2)  # a shard whose own token is greater than those of the others
+    stage.after(0.2)
+
+    def taken_by(slot: int) -> Any:
+        pid = stage.start(slot, Member)
+        assert stage.call(slot, pid, "take", name) == "mine"
+        tokens.append(stage.call(slot, pid, "token", name))
+        return pid
+
+    for slot in (2, 0, 1):
+        stage.shards[slot].exit(taken_by(slot), "killed")
+        stage.settle()
+    last = taken_by(0)
+    stage.kill(1).close()  # the home
+    stage.begin(1)
+    stage.after(0.2)
+    assert stage.call(0, last, "token", name) == tokens[-1], "it stays its holder's, with its token"
+    stage.shards[0].exit(last, "killed")
+    stage.settle()
+    other = taken_by(2)
+    assert tokens == sorted(set(tokens)) and len(tokens) == 5
+    assert FencingToken.parse(tokens[-1][:26]) == stage.shards[1].me.token
+    with pytest.raises(NoSuchActor):
+        stage.call(0, stage.start(0, Member), "token", name)
+    assert stage.shards[2].info(other) is not None
+
+
+@pytest.mark.parametrize(
+    ("tokens", "has"), [([], False), ([[0, 4]], False), ([[0, 4], [0, 5]], True), ([[1, 1]], True)]
+)
+def test_a_copy_of_the_ledger_counts_once_it_has_our_own_beginning(tokens: list[list[int]], has: bool) -> None:
+    assert has_begun(FencingToken(0, 5), {"attempts": [{"token": token} for token in tokens]}) is has
+
+
 def test_an_incarnation_that_another_has_followed_is_refused() -> None:
     stage = ClusterStage(2)
     old = stage.shards[1]
@@ -373,6 +416,7 @@ def test_whatever_breaks_no_name_has_two_holders_and_all_agree_in_the_end(seed: 
     stage = ClusterStage(3, patience_s=2.0)
     names = [f"n{n}" for n in range(6)]
     agents = {slot: [stage.start(slot, Member) for _ in range(2)] for slot in range(3)}
+    outside: dict[str, tuple[Any, str]] = {}  # what something that is written to has seen: the holder and its token
     for _ in range(60):
         slot = rng.randrange(3)
         match rng.randrange(6):
@@ -396,6 +440,12 @@ def test_whatever_breaks_no_name_has_two_holders_and_all_agree_in_the_end(seed: 
         for name in names:
             held = [s.me.slot for s in stage.shards.values() if name in s.global_names.held()]
             assert len(held) <= 1, (seed, name, held)
+            for slot in held:
+                found = stage.shards[slot].global_names
+                pid, token = found.holder_here(name), str(found.token_of(name))
+                before, fence = outside.get(name, (pid, token))
+                assert token >= fence if pid == before else token > fence, (seed, name, "a later holder is fenced out")
+                outside[name] = pid, token
     stage.mend()
     stage.after(30)
     for name in names:
@@ -410,7 +460,9 @@ def test_whatever_breaks_no_name_has_two_holders_and_all_agree_in_the_end(seed: 
 def test_a_name_that_two_turn_out_to_hold_is_the_first_ones() -> None:
     """The ledger does not let it come to that; if it did, one of them ends."""
     sent: list[Any] = []
-    home = GlobalNames(0, 3, lambda slot, signal: sent.append((slot, signal)), lambda *_: None, lambda *_: None)
+    home = GlobalNames(
+        0, 3, FencingToken(0, 1), lambda slot, signal: sent.append((slot, signal)), lambda *_: None, lambda *_: None
+    )
     stage = ClusterStage(3)
     one, two = stage.start(1, Member), stage.start(2, Member)
     name = homed(stage, 0)

@@ -141,18 +141,21 @@ def test_a_canary_is_a_share_and_crashes_take_the_change_back(shard: StillShard)
     assert all(shard.call(pid, 1)[0] == "1" for pid in pids if shard.info(pid) is not None)
 
 
-def test_a_change_that_hangs_is_interrupted_and_taken_back() -> None:
+def test_a_change_that_hangs_is_interrupted_and_taken_back_and_hangs_for_nobody_else() -> None:
+    tried: list[int] = []
+
     class Hangs(Counter):
         def code_change(self, old_version: str, state: dict[str, Any]) -> None:
+            tried.append(self.total)
             while True:
                 pass
 
     with Shard(report_after_s=0.05, interrupt_after_s=0.1) as shard:
-        pid = shard.start(Counter, 4)
+        pids = [shard.start(Counter, n) for n in range(50)]
         change = change_code(shard, Counter, Hangs)
         assert shard.wait_until(lambda: change.done, 60)
-        assert change.taken_back
-        assert shard.call(pid, 1) == ("1", 5)
+        assert change.taken_back and tried == [0]
+        assert [shard.call(pid, 1) for pid in pids] == [("1", n + 1) for n in range(50)]
 
 
 def test_a_hundred_versions_under_calls_lose_none(shard: StillShard) -> None:

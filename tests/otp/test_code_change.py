@@ -16,7 +16,7 @@ from actorgrid.supervisors.code_change import ChangeCode
 from tests.otp.conftest import DEADLINE_S, Rig
 
 MakeRig = Callable[..., Rig]
-SOURCE = '''
+SOURCE = """
 import signal, threading
 from tests.otp.servers import Hand
 
@@ -35,7 +35,7 @@ class Victim(Hand):
     def do_count(self):
         self.count += 1
         return self.version, self.count
-'''
+"""
 
 
 def source(n: int, change: str = "pass", limit_s: float = 30.0) -> str:
@@ -76,7 +76,9 @@ def test_one_that_hangs_is_interrupted_and_keeps_its_code_its_state_and_its_proc
 ) -> None:
     tree, pid = up(rig)
     tree.ask("victim", "count")
-    file.write_text(source(2, f"self.count = -1; {hang}" if "while" not in hang else f"self.count = -1\n        {hang}"))
+    file.write_text(
+        source(2, f"self.count = -1; {hang}" if "while" not in hang else f"self.count = -1\n        {hang}")
+    )
     with pytest.raises(WrongState, match="longer than"):
         tree.tree.call("victim", ChangeCode(0.3), DEADLINE_S)
     assert tree.ask("victim", "count") == ("1", 2)

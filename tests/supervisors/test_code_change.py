@@ -16,7 +16,7 @@ from actorgrid.supervisors.inline import InlineNode
 from actorgrid.supervisors.inspection import GetState, Suspend
 from actorgrid.supervisors.server import Server
 
-SERVER = '''
+SERVER = """
 from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
@@ -56,8 +56,8 @@ class Till(Server):
             raise NotFound("no such price")
         self.total += sell.price + tax(sell.price)
         return Receipt(self.total)
-'''
-MACHINE = '''
+"""
+MACHINE = """
 from typing import ClassVar
 from dataclasses import dataclass
 from actorgrid.supervisors.state_machine import StateMachine, keep_state, next_state, on, postpone
@@ -93,7 +93,7 @@ class Lamp(StateMachine):
     async def nap(self, nap):
         await self.sleep(10)
         return keep_state(reply="slept")
-'''
+"""
 
 
 def server(n: int, **more: str) -> str:
@@ -204,7 +204,7 @@ def test_a_change_that_fails_or_hangs_leaves_it_as_it_was(module: Module, till: 
 def test_what_is_no_new_version_is_refused(
     module: Module, till: Shop, source: str, error: type[ActorGridError]
 ) -> None:
-    node, loaded, made = till
+    node, loaded, _made = till
     module.write(source)
     with pytest.raises(error):
         node.request("till", ChangeCode())

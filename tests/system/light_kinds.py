@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import os
+from contextlib import suppress
 from typing import Any
 
+from actorgrid.errors import CallTimeout, NameTaken
 from actorgrid.supervisors.process import (
     NO_REPLY,
     GenServer,
@@ -13,6 +15,7 @@ from actorgrid.supervisors.process import (
     ProcessSupervisor,
     SupervisorFlags,
 )
+from tests.system.hold import note
 
 
 class Counter(GenServer):
@@ -86,3 +89,51 @@ class Bench(GenServer):
             await self.receive()
             done += 1
         return count / (time.perf_counter() - began)
+
+
+class Contender(GenServer):
+    """Wants all names that it is given; notes, for as long as it has one, and whose end it is told, once for a link."""
+
+    def init(self, names: list[str], folder: str) -> None:
+        self.names, self.folder = names, folder
+        self.held: set[str] = set()
+        self.watched: dict[int, Any] = {}
+        self.claim_global(f"contender_{self.shard.me.slot}")
+        self.send(self.pid, "look")
+
+    async def handle_info(self, message: Any) -> None:
+        me = self.shard.me
+        if isinstance(message, ProcessDown):
+            slot = message.pid.shard >> 48
+            note(self.folder, "downs", by=me.slot, of=slot, kind=message.reason.kind)
+            self.watched.pop(slot, None)
+        elif message == "look":
+            self.watch()
+            for name in self.names:
+                if name not in self.held:
+                    with suppress(NameTaken, CallTimeout):
+                        await self.register_global(name, timeout_s=0.2)
+                        self.held.add(name)
+                if name in self.held:
+                    note(self.folder, "holds", name=name, by=me.slot, token=list(me.token))
+            self.send_after(0.05, self.pid, "look")
+
+    def watch(self) -> None:
+        """Monitor the others that are linked and are not monitored yet."""
+        links = self.shard.links
+        for slot in range(self.shard.me.count):
+            pid = self.whereis(f"contender_{slot}")
+            linked = pid is not None and links.address_of(slot) == pid.address
+            if linked and slot not in self.watched:
+                self.watched[slot] = self.monitor(pid)
+                note(self.folder, "watches", by=self.shard.me.slot, of=slot)
+
+    def handle_call(self, request: Any, caller: Any) -> Any:
+        return sorted(self.held)
+
+
+class Contenders(ProcessSupervisor):
+    """The root of a shard that contends."""
+
+    def init(self, names: list[str], folder: str) -> Any:
+        return SupervisorFlags(), [ProcessSpec("contender", Contender, arguments=(names, folder))]
