@@ -107,6 +107,8 @@ class ModelGateway:
         self.usage = UsageLedger()
         self.request_log = log_file
         self.clients: set[GatewayClient] = set()
+        self.connections_max = CONNECTIONS_MAX
+        """Fewer, where the process may not have the descriptors."""
         self._probes: set[asyncio.Task[None]] = set()
         self.is_draining = False
         self._is_drained = asyncio.Event()
@@ -226,7 +228,7 @@ class ModelGateway:
 
     def admits(self, client: GatewayClient) -> bool:
         """Whether another connection is taken; it is counted then."""
-        if len(self.clients) >= CONNECTIONS_MAX or self.is_draining:
+        if len(self.clients) >= self.connections_max or self.is_draining:
             self.figures.refused_connections_total += 1
             return False
         self.clients.add(client)

@@ -6,7 +6,9 @@ The main process (``main.py``) is told where the host's data is and where to lis
 
 from __future__ import annotations
 
+import resource
 import socket
+import sys
 from pathlib import Path
 from typing import Annotated
 
@@ -18,6 +20,8 @@ from actorgrid.errors import MalformedMessage
 WORKERS_MAX = 64
 BACKLOG = 1_024
 """Of each socket that listens: connections that may come before a worker looks."""
+DESCRIPTORS_BESIDE = 500
+"""Beside those of connections: idle ones to replicas, peers, files, the word with the main process."""
 FOLDER = "model_gateway"
 """In the data directory of a host."""
 SOCKET_NAME, TABLE_NAME, LOG_NAME = "gateway.sock", "services.json", "requests.log"
@@ -89,6 +93,31 @@ def read_worker_spec(text: str) -> GatewayWorkerSpec:
 def socket_path(folder: Path) -> Path:
     """Where the agent comes to the gateway of that folder."""
     return folder / SOCKET_NAME
+
+
+def descriptors_for(connections: int) -> int:
+    """How many descriptors a process takes for so many clients, each with a connection to a replica."""
+    return 2 * connections + DESCRIPTORS_BESIDE
+
+
+def connections_within(descriptors: int) -> int:
+    """How many clients a process may have that has so many descriptors; one at least."""
+    return max(1, (descriptors - DESCRIPTORS_BESIDE) // 2)
+
+
+def allow_descriptors(count: int) -> int:
+    """Let this process have so many descriptors, if it may; how many it has in the end, which may be more."""
+    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if most == resource.RLIM_INFINITY or most >= count:
+        allowed = most
+    else:
+        allowed = count
+        try:
+            resource.setrlimit(resource.RLIMIT_NOFILE, (count, count))
+        except (ValueError, OSError):  # only root may have more than it was started with
+            allowed = most
+    resource.setrlimit(resource.RLIMIT_NOFILE, (allowed, allowed))
+    return sys.maxsize if allowed == resource.RLIM_INFINITY else allowed
 
 
 def listening_socket(address: str, port: int) -> socket.socket:

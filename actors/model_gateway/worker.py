@@ -11,7 +11,6 @@ from __future__ import annotations
 import asyncio
 import gc
 import logging
-import resource
 import socket
 import sys
 from contextlib import suppress
@@ -25,12 +24,19 @@ from actorgrid.actors.serving.routing import ReplicaLoad
 from actorgrid.actors.serving.table import decode_table, encode_report
 from actorgrid.errors import MalformedMessage
 
-from .gateway import ModelGateway
+from .gateway import CONNECTIONS_MAX, ModelGateway
 from .gateway_client import GatewayClient
 from .gateway_news import read_news
 from .month_budgets import read_spent
 from .peer_tls import GatewayTls
-from .process_spec import BACKLOG, GatewayWorkerSpec, read_worker_spec
+from .process_spec import (
+    BACKLOG,
+    GatewayWorkerSpec,
+    allow_descriptors,
+    connections_within,
+    descriptors_for,
+    read_worker_spec,
+)
 from .request_log import RequestLog
 from .worker_frames import FrameStream, frame_stream
 
@@ -155,12 +161,18 @@ def main() -> None:
     """The process' own main."""
     logging.basicConfig(stream=sys.stderr, format="%(asctime)s %(levelname)s %(message)s", level=logging.INFO)
     setproctitle("actorgrid: model gateway worker")
-    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
+    allowed = allow_descriptors(descriptors_for(CONNECTIONS_MAX))
+    room = min(CONNECTIONS_MAX, connections_within(allowed))
+    if room < CONNECTIONS_MAX:
+        log.warning(
+            "%d descriptors are allowed (ulimit -Hn): %d connections instead of %d", allowed, room, CONNECTIONS_MAX
+        )
     spec = read_worker_spec(sys.argv[1])
 
     async def run() -> None:
-        await GatewayWorker(spec).run()
+        worker = GatewayWorker(spec)
+        worker.gateway.connections_max = room
+        await worker.run()
 
     gc.freeze()
     uvloop.run(run())

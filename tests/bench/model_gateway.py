@@ -5,8 +5,9 @@ CPU of the process that carries requests, for each request: what a busy machine 
 
 from __future__ import annotations
 
+import json
+import math
 import os
-import resource
 import shutil
 import socket
 import subprocess
@@ -22,11 +23,14 @@ from typing import Any, NamedTuple
 
 import psutil
 
+from actorgrid.actors.model_gateway.gateway import CONNECTIONS_MAX
+from actorgrid.actors.model_gateway.process_spec import allow_descriptors, connections_within, descriptors_for
 from actorgrid.actors.serving.table import RoutingStrategy
 from tests.model_gateway.gateway_process import AgentEnd, GatewayProcess
 from tests.model_gateway.running import endpoint, route, table
 
 from .figures import Figure, Skipped, registry
+from .gateway_load import WHOLE, PairedLatencies
 from .peers import python_with
 
 LOAD = [sys.executable, "-m", "tests.bench.gateway_load"]
@@ -34,6 +38,7 @@ SECONDS, CONNECTIONS = 5.0, 32
 STREAMS, RATE = 10_000, 1_000
 MUST_JSON_US = 1e6 / 15_000
 MUST_BYTES = 400 * 2**20
+MUST_P50_MS, MUST_P99_MS = 0.2, 2.0
 START_S = 60.0
 
 
@@ -64,18 +69,25 @@ def model_gateway(runs: int) -> Iterator[Figure]:
         direct = [_pace(worker, port) for _ in range(runs)]
         name += " without a gateway"
         yield Figure(name, "ms", [e.p50_ms for e in direct], False, p99=max(e.p99_ms for e in direct))
-        _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
-        count = min(STREAMS, (most - 2_000) // 2)
-        before = worker.memory_info().rss
-        holding = subprocess.Popen([*LOAD, "hold", str(address), str(count)], stdout=subprocess.PIPE, text=True)
-        try:
-            assert holding.stdout is not None and holding.stdout.readline() == "open\n"
-            taken = worker.memory_info().rss
-        finally:
-            holding.kill()
-            holding.wait()
-        note = f"{taken - before} bytes more than without; {most} descriptors are allowed"
-        yield Figure(f"memory with {count} open streams", "B", [taken], False, must=MUST_BYTES, note=note)
+    with canned_model() as port, _gateway(port, workers_for(STREAMS)) as (process, address):
+        workers = process.workers
+        before = sum(each.memory_info().rss for each in workers)
+        with open_streams(address, STREAMS) as end:
+            taken = sum(each.memory_info().rss for each in workers)
+            whole = end()
+        note = f"of {len(workers)} workers; {taken - before} bytes more than without; {whole} were whole at the end"
+        assert whole == STREAMS, note
+        yield Figure(f"memory with {STREAMS} open streams", "B", [taken], False, must=MUST_BYTES, note=note)
+    with c_replica() as port, _gateway(port) as (process, address):
+        found = [_pairs(address, port) for _ in range(runs)]
+        note = f"noise between two of the replica's own {[round(each.noise_p50_ms, 2) for each in found]}"
+        name = f"added to a request, {RATE} a second, p50 of pairs"
+        yield Figure(name, "ms", [each.added_p50_ms for each in found], False, must=MUST_P50_MS, note=note)
+        note = f"noise between two of the replica's own {[round(each.noise_p99_ms, 2) for each in found]}"
+        added = [each.gateway_p99_ms - each.direct_p99_ms for each in found]
+        yield Figure(f"added to p99, {RATE} a second", "ms", added, False, must=MUST_P99_MS, note=note)
+        ratios = [each.gateway_p99_ms / each.direct_p99_ms for each in found]
+        yield Figure("p99 of the gateway to the replica's", "", ratios, False)
 
 
 @registry.add("model_gateway_peers")
@@ -107,6 +119,40 @@ def _pace(process: psutil.Process, port: int) -> Asked:
 
 def _ask(process: psutil.Process, port: int, connections: int, kind: str) -> Asked:
     return _measured(process, ["ask", str(port), str(SECONDS), str(connections), kind])
+
+
+def _pairs(port: int, direct: int) -> PairedLatencies:
+    load = [*LOAD, "pairs", str(port), str(direct), str(SECONDS), str(RATE)]
+    done = subprocess.run(load, capture_output=True, text=True, check=True)
+    return PairedLatencies(**json.loads(done.stdout))
+
+
+def workers_for(streams: int) -> int:
+    """How many workers may have so many streams, by the descriptors that a process may have; the kernel shares
+    connections out evenly, nearly."""
+    allowed = allow_descriptors(descriptors_for(CONNECTIONS_MAX))
+    return 1 if allowed >= descriptors_for(streams) else math.ceil(1.1 * streams / connections_within(allowed))
+
+
+@contextmanager
+def open_streams(port: int, count: int) -> Iterator[Callable[[], int]]:
+    """So many streams that are open; what ends them all says how many of them were whole."""
+    holding = subprocess.Popen(
+        [*LOAD, "hold", str(port), str(count)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    )
+    with holding:
+        assert holding.stdin is not None and holding.stdout is not None
+
+        def end() -> int:
+            holding.stdin.write("\n")
+            holding.stdin.flush()
+            return int(holding.stdout.readline())
+
+        try:
+            assert holding.stdout.readline() == "open\n", "not all of them could be opened"
+            yield end
+        finally:
+            holding.kill()
 
 
 def _measured(process: psutil.Process, load: list[str]) -> Asked:
@@ -160,9 +206,27 @@ def canned_model() -> Iterator[int]:
 
 
 @contextmanager
-def _gateway(model: int) -> Iterator[tuple[GatewayProcess, int]]:
+def c_replica() -> Iterator[int]:
+    """The canned model's whole answer, from a program in C; from the canned model where there is no compiler."""
+    compiler = shutil.which("cc")
+    if compiler is None:
+        with canned_model() as port:
+            yield port
+        return
     with tempfile.TemporaryDirectory() as folder:
-        process = GatewayProcess(Path(folder) / "gw")
+        program, answer = Path(folder, "replica"), Path(folder, "answer")
+        answer.write_bytes(WHOLE)
+        source = Path(__file__).with_name("canned_replica.c")
+        subprocess.run([compiler, "-O2", "-D_GNU_SOURCE", "-o", str(program), str(source)], check=True)
+        port = _free_port()
+        with _serving(port, [str(program), str(port), str(answer)]):
+            yield port
+
+
+@contextmanager
+def _gateway(model: int, workers: int = 1) -> Iterator[tuple[GatewayProcess, int]]:
+    with tempfile.TemporaryDirectory() as folder:
+        process = GatewayProcess(Path(folder) / "gw", workers=workers)
         agent = AgentEnd(process.folder)
         try:
             agent.use(table(replace(route(endpoint(model)), strategy=RoutingStrategy.PREFIX_COST)))
