@@ -42,6 +42,17 @@ def open_to_read(folder: Path, name: str) -> Iterator[int]:
 
 
 @contextmanager
+def open_with_folder(folder: Path, name: str) -> Iterator[tuple[int, int]]:
+    """The descriptors of *folder* and of the regular file *name* in it, to read. Raises as ``open_to_read``."""
+    with _opened_folder(folder) as within:
+        descriptor = _open(folder, within, name, os.O_RDONLY)
+        try:
+            yield within, descriptor
+        finally:
+            os.close(descriptor)
+
+
+@contextmanager
 def open_below(top: Path, parts: list[str]) -> Iterator[int]:
     """The descriptor of a regular file below the folder *top*, whose path is of these *parts*: none of them a link.
 

@@ -136,12 +136,14 @@ class AttemptDir:
         Not *durably*, the spec is whole for every reader, and may be gone with the machine's power; files for output
         are made by whoever has some.
         """
+        data = msgpack.packb(spec, use_bin_type=True)
         try:
+            if not durably and self._make_new(data):
+                return
             self.path.mkdir(mode=0o700, parents=True, exist_ok=True)
             self._reserve()
             for stream in (self.stdout, self.stderr) if durably else ():
                 os.close(open_to_write(self.path, stream.name))
-            data = msgpack.packb(spec, use_bin_type=True)
             if durably:
                 write_durably(self.path / "spec.msgpack", data)
             else:
@@ -150,6 +152,31 @@ class AttemptDir:
             raise DiskFull(
                 f"cannot set up {self.attempt_id}: {error.strerror}", hint="free space in the data directory"
             ) from error
+
+    def _make_new(self, spec: bytes) -> bool:
+        """``create`` where there is no such folder: in one that is ours alone nothing has to be guarded against.
+
+        ``False``, with nothing made, when something has its name, or its parent is not there.
+        """
+        try:
+            os.mkdir(self.path, 0o700)
+        except (FileExistsError, FileNotFoundError):
+            return False
+        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+        fd = os.open(f"{self._at}status.tmp", flags, 0o600)
+        try:
+            os.posix_fallocate(fd, 0, RESERVED_BYTES)
+        finally:
+            os.close(fd)
+        draft = f"{self._at}spec.msgpack.tmp"
+        fd = os.open(draft, flags, 0o600)
+        try:
+            while spec:
+                spec = spec[os.write(fd, spec) :]
+        finally:
+            os.close(fd)
+        os.rename(draft, f"{self._at}spec.msgpack")
+        return True
 
     def _reserve(self) -> None:
         fd = open_to_write(self.path, "status.tmp")

@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 
-from actorgrid.actors.files.untrusted_files import open_to_read, size_of
+from actorgrid.actors.files.untrusted_files import open_to_read, open_with_folder, size_of
 from actorgrid.actors.ledger.graph_records import StepResultRecord
 from actorgrid.configs.fsync import sync_folder
 from actorgrid.endings import STDERR_READ_BYTES
@@ -50,9 +50,10 @@ def sync_all(files: Sequence[tuple[Path, str]]) -> list[OSError | NotARegularFil
 
 
 def _sync_file(folder: Path, name: str) -> None:
-    with open_to_read(folder, name) as fd:
+    # Its folder is opened once for both: after each call a thread asks for the interpreter again, beside its server.
+    with open_with_folder(folder, name) as (within, fd):
         os.fsync(fd)
-    sync_folder(folder)
+        os.fsync(within)
 
 
 def _error_of(act: Callable[[], None]) -> OSError | NotARegularFile | None:

@@ -95,19 +95,23 @@ def write_file(path: Path, url: str | None, text: str, uid: int = 0) -> bool:
 
     *uid*: of the work, where it has one of its own; the file is that uid's, and nobody else's to read.
     """
-    draft = path.with_name(f"{path.name}.{secrets.token_hex(4)}")
+    draft = f"{path}.{secrets.token_hex(4)}"
     try:
-        _write_new(draft, json.dumps({"url": url, "token": text}), uid)
+        _write_new(draft, json.dumps({"url": url, "token": text}).encode("ascii"), uid)
         os.replace(draft, path)
     except OSError:
-        draft.unlink(missing_ok=True)
+        Path(draft).unlink(missing_ok=True)
         return False
     return True
 
 
-def _write_new(path: Path, text: str, uid: int) -> None:
+def _write_new(path: str, data: bytes, uid: int) -> None:
+    # Without a file object: each attempt has one, and that asks the kernel four things more.
     descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
-    with os.fdopen(descriptor, "w", encoding="ascii") as file:
+    try:
         if uid:
             os.fchown(descriptor, uid, uid)
-        file.write(text)
+        while data:
+            data = data[os.write(descriptor, data) :]
+    finally:
+        os.close(descriptor)

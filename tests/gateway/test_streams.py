@@ -162,6 +162,42 @@ def test_a_slow_client_is_cut_off_and_told(town: Any, monkeypatch: pytest.Monkey
     town.until(lambda: hub.listeners == 0, "the listener to be gone")
 
 
+def test_events_that_are_there_at_once_go_out_together(town: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    pieces: list[bytes] = []
+    write = stream.write
+
+    async def counted(request: Any, response: Any, data: bytes, *more: Any, **named: Any) -> None:
+        pieces.append(data)
+        await write(request, response, data, *more, **named)
+
+    monkeypatch.setattr(stream, "write", counted)
+    reading = town.with_stream("/api/events", collecting(40))
+    listening(town)
+    hub = town.gateway._app.hub
+
+    def burst() -> None:
+        for index in range(20, 60):
+            hub.receive(Applied(index, index - 1, 1.0, "x", ()))
+
+    town.gateway._bridge._loop.call_soon_threadsafe(burst)
+    assert [int(event["id"]) for event in town.finish(reading)] == list(range(20, 60))
+    assert len(pieces) <= 3, "the head, perhaps one that woke the stream, and all others"
+
+
+def test_events_that_go_out_together_are_bounded(town: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(stream, "TOGETHER_BYTES_MAX", 100)
+    reading = town.with_stream("/api/events", collecting(40))
+    listening(town)
+    hub = town.gateway._app.hub
+
+    def burst() -> None:
+        for index in range(20, 60):
+            hub.receive(Applied(index, index - 1, 1.0, "x", ()))
+
+    town.gateway._bridge._loop.call_soon_threadsafe(burst)
+    assert [int(event["id"]) for event in town.finish(reading)] == list(range(20, 60))
+
+
 def test_a_client_that_reads_nothing_does_not_keep_its_place(town: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(stream, "WRITE_TIMEOUT_S", 0.2)
     monkeypatch.setattr(stream, "FAREWELL_S", 0.1)

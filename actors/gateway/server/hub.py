@@ -95,6 +95,13 @@ class Listener:
                     await self.ready.wait()
             except TimeoutError:
                 return None
+        return self._take()
+
+    def next_here(self) -> Item | None:
+        """The next event that is here already; ``None`` without one, and where something is missing before it."""
+        return self._take() if self.items and self.items[0] is not GAP else None
+
+    def _take(self) -> Item | None:
         item = self.items.popleft() if self.items else None
         if not self.items and not self.ended:
             self.ready.clear()

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
-from contextlib import aclosing
+from contextlib import AbstractAsyncContextManager, aclosing, asynccontextmanager
 from typing import Protocol
 
 from aiohttp import web
@@ -21,6 +21,8 @@ WRITE_TIMEOUT_S = 10.0
 """A client that takes nothing for this long is cut off."""
 FAREWELL_S = 2.0
 """Given to the last words to a client that is being cut off."""
+TOGETHER_BYTES_MAX = 64 * 1024
+"""Events that are there at once go out in pieces of about that size."""
 
 
 async def write(
@@ -105,6 +107,9 @@ class EventSink(Protocol):
     async def send(self, data: bytes, event: str = "", event_id: int | str = 0) -> None:
         """Send an event; *data* is JSON. Without a name it is a ``message``."""
 
+    def together(self) -> AbstractAsyncContextManager[None]:
+        """Within it what is sent may wait for what follows it; all of it has gone out at the end."""
+
     async def still_here(self) -> None:
         """A sign of life, where the transport has none of its own."""
 
@@ -119,6 +124,7 @@ class ServerSentEvents:
 
     def __init__(self, request: web.Request) -> None:
         self._request = request
+        self._held: bytearray | None = None
 
     async def begin(self) -> None:
         """As of ``EventSink``."""
@@ -127,7 +133,28 @@ class ServerSentEvents:
 
     async def send(self, data: bytes, event: str = "", event_id: int | str = 0) -> None:
         """As of ``EventSink``."""
-        await self._write(sse(data, event, event_id))
+        text = sse(data, event, event_id)
+        if self._held is None:
+            await self._write(text)
+            return
+        self._held += text
+        if len(self._held) >= TOGETHER_BYTES_MAX:
+            await self._write_held()
+
+    @asynccontextmanager
+    async def together(self) -> AsyncGenerator[None]:
+        """As of ``EventSink``: one system call, and one time that the client wakes, for many small events."""
+        self._held = bytearray()
+        try:
+            yield
+            await self._write_held()
+        finally:
+            self._held = None
+
+    async def _write_held(self) -> None:
+        held, self._held = self._held, bytearray()
+        if held:
+            await self._write(bytes(held))
 
     async def still_here(self) -> None:
         """As of ``EventSink``."""
@@ -195,7 +222,10 @@ async def follow(
             if got is GAP:
                 await fill_gap()
             elif got is not None:
-                await send(got)
+                async with sink.together():
+                    await send(got)
+                    while (got := listener.next_here()) is not None:
+                        await send(got)
             elif listener.ended:
                 await sink.end(listener.ended)
                 return sink.response

@@ -14,7 +14,7 @@ import asyncio
 import json
 from collections import Counter
 from collections.abc import Awaitable, Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractAsyncContextManager, contextmanager, nullcontext
 from enum import IntEnum
 from functools import partial
 from typing import TYPE_CHECKING
@@ -132,6 +132,10 @@ class WebSocketSink:
         # Half a surrogate, which a value of the shared state may hold, is no text of a message.
         text = f'{{"event":{json.dumps(event or "message")}{known},"data":{data.decode("utf-8", "replace")}}}'
         await self._within(WRITE_TIMEOUT_S, lambda: self.response.send_str(text))
+
+    def together(self) -> AbstractAsyncContextManager[None]:
+        """As of ``EventSink``: each event is a message of its own, and waits for none."""
+        return nullcontext()
 
     async def still_here(self) -> None:
         """As of ``EventSink``: there are pings."""

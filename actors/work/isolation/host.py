@@ -35,7 +35,8 @@ class WorkIsolation:
 
         Before the means are known as much is taken for possible as there may be.
         """
-        return wanted_level(self._kept(self._zygote.means), job) == "full"
+        asks = bool((job.get("resources") or {}).get("min_isolation"))
+        return wanted_level(self._kept(self._zygote.means, with_nodes=asks), job) == "full"
 
     async def kept_apart(self) -> KeptApartRecord:
         """What this host says of how it keeps work apart, once that has been tried. Raises WorkerLost."""
@@ -89,7 +90,9 @@ class WorkIsolation:
         )
         return next((other for other in others if other != tenant), None)
 
-    def _kept(self, means: Means | None) -> KeptApartRecord:
+    def _kept(self, means: Means | None, *, with_nodes: bool = True) -> KeptApartRecord:
+        """*with_nodes*: look at the nodes of GPUs, which each host's ``/dev`` has to be read for; by what they say a
+        level may give less, but whoever asks for nothing has the same level."""
         setting = self._server.host.settings.work.isolation
         if means is None:
             return kept_apart(setting, "full", {})
@@ -97,6 +100,6 @@ class WorkIsolation:
         containment = self._zygote.containment
         if containment is None or containment.kind != "cgroup":
             held = {name: has and not name.startswith("cgroup_") for name, has in held.items()}
-        if held.get("cgroup_devices") and not all_nodes_known():
+        if with_nodes and held.get("cgroup_devices") and not all_nodes_known():
             held = {**held, "cgroup_devices": False}
         return kept_apart(setting, means.best, held)
