@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from .reference.message_ring import MessageRing
     from .reference.placement import PlacementEngine
     from .reference.priority_bitmap import PriorityBitmap
+    from .reference.rank_heap import RankHeap
     from .reference.timer_wheel import TimerWheel
 
     COMPILED: bool
@@ -31,6 +32,7 @@ elif os.environ.get("ACTORGRID_PURE_PYTHON") == "1":
     from .reference.message_ring import MessageRing
     from .reference.placement import PlacementEngine
     from .reference.priority_bitmap import PriorityBitmap
+    from .reference.rank_heap import RankHeap
     from .reference.timer_wheel import TimerWheel
 
     COMPILED = False
@@ -43,6 +45,7 @@ else:
         from .message_ring import MessageRing
         from .placement import PlacementEngine
         from .priority_bitmap import PriorityBitmap
+        from .rank_heap import RankHeap
         from .timer_wheel import TimerWheel
 
         COMPILED = True
@@ -54,6 +57,7 @@ else:
         from .reference.message_ring import MessageRing
         from .reference.placement import PlacementEngine
         from .reference.priority_bitmap import PriorityBitmap
+        from .reference.rank_heap import RankHeap
         from .reference.timer_wheel import TimerWheel
 
         COMPILED = False
@@ -76,6 +80,7 @@ __all__ = [
     "PlacementEngine",
     "PoolStats",
     "PriorityBitmap",
+    "RankHeap",
     "Segment",
     "TimerWheel",
     "TypicalTask",

@@ -94,6 +94,7 @@ class FairShare:
     def __init__(self) -> None:
         self.terms: Mapping[str, TenantTerms] = {}
         self.capacity: dict[str, int] = {}
+        self._counted: dict[str, int] = {}  # of devices each model counts by itself
         self._nodes: Mapping[str, NodeSize] = {}
         self._now = 0.0
         self._holds: dict[str, tuple[str, dict[str, int]]] = {}
@@ -133,6 +134,7 @@ class FairShare:
                 _add(self.capacity, GPU, WHOLE_GPU_MILLI)
                 _add(self.capacity, OF_MODEL + model, WHOLE_GPU_MILLI)
                 _add(self.capacity, GPU_MEMORY, memory_mib)
+        self._counted = {name: amount for name, amount in self.capacity.items() if amount and name != GPU}
 
     def set_past(self, past: Mapping[str, tuple[float, Mapping[str, float]]]) -> None:
         """What tenants have held of late: by tenant the time of that, and the mean by resource."""
@@ -163,7 +165,7 @@ class FairShare:
         self._ids.setdefault(tenant, {})[id] = None
         used = self._used.setdefault(tenant, {})
         for name, amount in amounts.items():
-            _add(used, name, amount)
+            used[name] = used.get(name, 0) + amount
         self._protected.pop(tenant, None)
         self._shares.pop(tenant, None)
         return tenant
@@ -207,14 +209,16 @@ class FairShare:
         """The amounts that *demand* takes on *shares*."""
         members = max(1, len(shares))
         found = {CPU: members * demand.cpu_milli, MEMORY: members * demand.memory_mib}
+        milli, of_device_mib = demand.gpu_milli, demand.gpu_memory_mib
+        whole = milli >= WHOLE_GPU_MILLI
         for name, indexes in shares:
             devices = self._nodes[name].devices if name in self._nodes else ()
             for index in indexes:
                 model, memory_mib = devices[index] if index < len(devices) else ("", 0)
-                _add(found, GPU, demand.gpu_milli)
-                _add(found, OF_MODEL + model, demand.gpu_milli)
-                whole = demand.gpu_milli >= WHOLE_GPU_MILLI
-                _add(found, GPU_MEMORY, max(memory_mib if whole else 0, demand.gpu_memory_mib))
+                of_model = OF_MODEL + model
+                found[GPU] = found.get(GPU, 0) + milli
+                found[of_model] = found.get(of_model, 0) + milli
+                found[GPU_MEMORY] = found.get(GPU_MEMORY, 0) + max(memory_mib if whole else 0, of_device_mib)
         return {name: amount for name, amount in found.items() if amount}
 
     def asked(self, demand: Demand, models: tuple[str, ...] = ()) -> dict[str, int]:
@@ -242,17 +246,16 @@ class FairShare:
 
     def dominant(self, tenant: str) -> tuple[str, float]:
         """The resource of which *tenant* has most, and its share; ``("", 0.0)``: it has and had nothing."""
-        used, past, capacity = self._used.get(tenant, {}), self._of_late(tenant), self.capacity
-        weight = self.terms.get(tenant, NO_TERMS).weight
-        best, most = "", 0.0
-        for names in (used, past):
-            for name in names:
-                there = 0 if name == GPU else capacity.get(name, 0)  # of devices each model counts by itself
-                if there:
-                    part = (used.get(name, 0) + past.get(name, 0.0)) / there / weight
-                    if part > most or (part == most and name < best):
-                        best, most = name, part
-        return best, most
+        held: Mapping[str, float] = self._used.get(tenant, {})
+        if past := self._of_late(tenant):
+            held = {**past, **{name: amount + past.get(name, 0.0) for name, amount in held.items()}}
+        best, most, counted = "", 0.0, self._counted
+        for name, amount in held.items():
+            if name in counted:
+                part = amount / counted[name]
+                if part > most or (part == most and name < best):
+                    best, most = name, part
+        return best, most / self.terms.get(tenant, NO_TERMS).weight
 
     def past(self, tenant: str) -> dict[str, float]:
         """The means of what *tenant* held of late, as of now."""

@@ -18,15 +18,13 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import Any, NamedTuple
 
 from actorgrid.demand import Demand
-from actorgrid.hotpath import PriorityBitmap
+from actorgrid.hotpath import PriorityBitmap, RankHeap
 from actorgrid.hotpath.capacity import GangNeeds
 
 from .job import ScheduledJob, SortKey
 
 COMPARED_MAX = 64
 """Needs known not to fit that others are compared with; further ones close only their equals."""
-STALE_MAX = 4
-"""Entries of a line's heap for each of its queues, before those that hold no more are taken out."""
 
 
 class Key(NamedTuple):
@@ -59,7 +57,7 @@ def length_class(expected_s: float | None) -> int:
 class JobQueue:
     """The waiting jobs of one need, of one length where the policy makes reservations, of one tenant with limits."""
 
-    __slots__ = ("arguments", "entry", "held_for", "jobs", "key", "line", "needs", "rank")
+    __slots__ = ("arguments", "handle", "held_for", "jobs", "key", "line", "needs", "rank")
 
     def __init__(self, key: Key, levels: int, arguments: dict[str, Any] | None) -> None:
         self.key = key
@@ -71,7 +69,8 @@ class JobQueue:
         self.rank = 0.0
         """Where its tenant stands among others with this need."""
         self.line: NeedLine | None = None
-        self.entry: SortKey | None = None  # that of its line's heap which holds
+        self.handle = -1
+        """Its place in that line; -1: it has none."""
 
     @property
     def held(self) -> bool:
@@ -97,49 +96,35 @@ class JobQueue:
 class NeedLine:
     """The queues of one need, of several tenants, by the rank of their first jobs."""
 
-    __slots__ = ("_heap", "_number", "key", "leader", "queues")
+    __slots__ = ("_heap", "key", "leader", "queues")
 
     def __init__(self, key: Key) -> None:
         self.key = key
         self.queues: dict[JobQueue, None] = {}
         self.leader: JobQueue | None = None
         """The one that is looked at."""
-        self._heap: list[tuple[SortKey, int, JobQueue]] = []
-        self._number = 0
+        self._heap = RankHeap()
 
-    def push(self, queue: JobQueue) -> None:
-        """Note where *queue* stands now. One that stands further back than its entry says keeps that: ``first`` puts it
-        where it belongs when it comes up, so that a start costs one change of the heap."""
-        first = queue.jobs.first()
-        if first is None or (queue.entry is not None and queue.entry <= first.key):
-            return
-        if len(self._heap) > STALE_MAX * (len(self.queues) + 4):
-            self._heap = [each for each in self._heap if each[2].entry == each[0]]
-            heapq.heapify(self._heap)
-        queue.entry = first.key
-        self._number += 1
-        heapq.heappush(self._heap, (queue.entry, self._number, queue))
+    def put(self, queue: JobQueue) -> None:
+        """Have *queue* stand where its first job does now; one that is held, or empty, does not stand in the line."""
+        first = None if queue.held_for else queue.jobs.first()
+        if first is None:
+            self.take_out(queue)
+        elif queue.handle < 0:
+            queue.handle = self._heap.insert(queue.rank, first.level, first.order, first.sequence, queue)
+        else:
+            self._heap.move(queue.handle, queue.rank, first.level, first.order, first.sequence)
+
+    def take_out(self, queue: JobQueue) -> None:
+        """Have *queue* not stand in the line, if it does."""
+        if queue.handle >= 0:
+            self._heap.remove(queue.handle)
+            queue.handle = -1
 
     def first(self) -> JobQueue | None:
         """The queue that comes first of those that are not held; ``None``: none is left."""
-        heap = self._heap
-        while heap:
-            entry, _, queue = heap[0]
-            if queue.entry != entry:  # it has another one, further forward, or none
-                heapq.heappop(heap)
-                continue
-            job = queue.jobs.first()
-            if job is None or queue.held:
-                heapq.heappop(heap)
-                queue.entry = None
-                continue
-            key = job.key
-            if key == entry:
-                return queue
-            queue.entry = key
-            self._number += 1
-            heapq.heapreplace(heap, (key, self._number, queue))
-        return None
+        found: JobQueue | None = self._heap.first()
+        return found
 
 
 class JobQueues:
@@ -246,19 +231,13 @@ class JobQueues:
     # -- tenants that share by rank
 
     def rank(self, group: str, rank_of: Callable[[str, Demand], float], leaving: JobQueue | None = None) -> None:
-        """Rank the queues of the tenant *group* anew; *leaving*: the first of that one is taken out next.
-
-        Of those that rank further back only what leads its line is looked at: a start costs by the lines that its
-        tenant leads.
-        """
+        """Rank the queues of the tenant *group* anew; *leaving*: the first of that one is taken out next, and it finds
+        its place then."""
         for queue in self._groups.get(group, ()):
-            rank, before = rank_of(group, queue.demand), queue.rank
-            if rank != before:
+            rank = rank_of(group, queue.key.demand)
+            if rank != queue.rank:
                 queue.rank = rank
-                if queue is leaving:
-                    continue
-                line = queue.line
-                if rank < before or line is None or line.leader is queue:
+                if queue is not leaving:
                     self._settle(queue)
 
     def groups(self) -> list[str]:
@@ -280,6 +259,7 @@ class JobQueues:
         if line is None:
             return
         del line.queues[queue]
+        line.take_out(queue)
         of_group = self._groups[queue.group]
         del of_group[queue]
         if not of_group:
@@ -294,8 +274,7 @@ class JobQueues:
         """Look who comes first in the line of *queue*, of which something has changed."""
         line = queue.line
         if line is not None:
-            if not queue.held:
-                line.push(queue)
+            line.put(queue)
             self._elect(line)
 
     def _elect(self, line: NeedLine) -> None:
