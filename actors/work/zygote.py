@@ -31,6 +31,7 @@ from actorgrid.transports.frames import FrameDecoder, encode_frame
 from . import function_call, function_job, function_server, function_shim, task_multiprocessing, worker, worker_process  # noqa: F401
 from .containment import Containment, choose
 from .guard import GuardLink, start_guard
+from .isolation import calls
 from .isolation.probes import try_out
 from .linux import close_all_but, die_with_parent
 from .shim_start import run_shim
@@ -50,6 +51,7 @@ def main(arguments: str) -> None:
     task_multiprocessing.install()
     # Shims are forked from here and share its memory. The collector writes into every object that it looks at, which
     # would give each its own copy: so garbage goes now, and what stays is not looked at again.
+    calls.get_ready()
     gc.collect()
     gc.disable()
     gc.freeze()

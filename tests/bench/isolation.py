@@ -9,7 +9,7 @@ import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from actorgrid.actors.work.isolation import confine
+from actorgrid.actors.work.isolation import calls, confine
 from actorgrid.actors.work.isolation.own_folders import make_own_folders
 from actorgrid.actors.work.isolation.probes import try_out
 from actorgrid.actors.work.isolation.uids import FIRST_UID
@@ -26,6 +26,7 @@ def isolation(runs: int) -> Iterator[Figure]:
     means = try_out()
     if means.best != "full":
         raise Skipped(f"work cannot be kept apart here: {'; '.join(means.missing())}")
+    calls.get_ready()  # as the zygote does
     with tempfile.TemporaryDirectory() as folder:
         data = Path(folder) / "data"
         attempt = data / "attempts" / "a.1"

@@ -31,10 +31,11 @@ from ..linux import (
 )
 from ..work_records import ApartSpec
 from . import calls
-from .own_folders import TMP
+from .own_folders import HOME, TMP
 
 _COVER = MS_NOSUID | MS_NODEV | MS_NOEXEC
 _COVER_OPTIONS = "mode=0711,size=256k"
+_OWN_CODE = (sys.prefix, sys.base_prefix, str(Path(__file__).resolve().parents[3]))
 _SHARED_MEMORY = "/dev/shm"  # nosec B108 - where it is on Linux
 
 
@@ -75,10 +76,11 @@ def enter_own_namespaces(spec: ApartSpec, cwd: str) -> None:
     mount("none", "/", None, MS_REC | MS_SLAVE)
     # From here on: what is opened in another mount namespace cannot be mounted in this one.
     tmp = os.open(os.path.join(attempt, TMP), os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
-    own = (sys.prefix, sys.base_prefix, str(Path(__file__).resolve().parents[3]))
-    kept = {path: os.open(path, os.O_PATH | os.O_CLOEXEC) for path in dict.fromkeys((attempt, *spec["read"], *own))}
+    paths = dict.fromkeys((attempt, *spec["read"], *_OWN_CODE))
+    kept = {path: os.open(path, os.O_PATH | os.O_CLOEXEC) for path in paths}
     above: dict[str, int] = {}
-    if not is_below(cwd, attempt):
+    # Its home is the usual case, and ours alone until it begins: nothing there has to be followed.
+    if cwd != os.path.join(attempt, HOME) and not is_below(cwd, attempt):
         # One that lies around what is hidden comes before it: over it, it would uncover it, and cover our own folder.
         hides_it = any(is_below(cwd, folder) for folder in spec["hidden"])
         (kept if hides_it else above)[cwd] = _opened_as(cwd, spec["uid"])
