@@ -4,8 +4,9 @@ It recommends and never gives out: what is given out is the PlacementEngine's (a
 an engine at hand, a device is recommended only if the engine would place the request on it at that moment. It owns no
 clock, thread or file; samples come with their time.
 
-Registering, removing and recording cost O(1) at any size (a score is computed once, as its sample arrives);
-choosing, splitting and aggregating are one pass over the devices.
+Registering, removing and recording cost O(1) (a score is computed once, as its sample arrives) and O(log n) for the
+extremes; what all of them read together is kept with that, and costs the same to tell at any size. Choosing and
+splitting are one pass over the devices.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ from .device import Device
 from .device_score import DeviceScore, HeatLimits, score_device
 from .device_words import is_one_of
 from .distribution import distribute
+from .running_totals import RunningTotals
 from .telemetry_history import HISTORY_MAX, GpuMetrics, TelemetryHistory, aggregate
 
 T = TypeVar("T")
@@ -88,6 +90,8 @@ class GpuClusteringManager:
         self._own_heat_limits: dict[str, HeatLimits] = {}
         self._devices: dict[str, ClusterDevice] = {}
         self._places: dict[tuple[str, int], str] = {}
+        self._totals = RunningTotals()
+        self._unavailable = 0
 
     def __len__(self) -> int:
         return len(self._devices)
@@ -125,13 +129,16 @@ class GpuClusteringManager:
         if len(self._devices) >= DEVICES_MAX:
             raise BadRequest("that is more devices than a manager keeps", found=f"{DEVICES_MAX} devices")
         score = score_device(None, device.memory_mib << 20, None, None, self._heat_limits)
-        self._devices[device.uuid] = ClusterDevice(device, node, None, score, "")
+        self._keep(ClusterDevice(device, node, None, score, ""))
         self._places[node, device.index] = device.uuid
+        self._totals.enter(device)
 
     def remove_device(self, device_id: str) -> None:
         """Forget a device and its history. Raises UnknownNode."""
         gone = self.device(device_id)
         del self._devices[device_id]
+        self._unavailable -= not gone.available
+        self._totals.leave(gone.device, gone.metrics)
         self._own_heat_limits.pop(device_id, None)
         del self._places[gone.node, gone.device.index]
         self.history.forget(device_id)
@@ -158,7 +165,12 @@ class GpuClusteringManager:
         """Take a device out of service, saying why, or with an empty *problem* back into it. Raises UnknownNode."""
         known = self.device(device_id)
         if known.problem != problem:
-            self._devices[device_id] = ClusterDevice(known.device, known.node, known.metrics, known.score, problem)
+            self._keep(ClusterDevice(known.device, known.node, known.metrics, known.score, problem))
+
+    def _keep(self, known: ClusterDevice) -> None:
+        before = self._devices.get(known.device_id)
+        self._unavailable += (not known.available) - (before is not None and not before.available)
+        self._devices[known.device_id] = known
 
     # -- telemetry
 
@@ -175,18 +187,20 @@ class GpuClusteringManager:
             metrics.temperature_celsius,
             self._own_heat_limits.get(metrics.device_id, self._heat_limits),
         )
-        self._devices[metrics.device_id] = ClusterDevice(known.device, known.node, metrics, score, known.problem)
+        self._keep(ClusterDevice(known.device, known.node, metrics, score, known.problem))
+        self._totals.replace(known.device, known.metrics, metrics)
 
     def get_aggregated_metrics(self, at: float | None = None) -> dict[str, Any]:
         """The figures of all devices together, from the last sample of each; with *at*, as they were at that time.
 
         They are those of :func:`~actorgrid.actors.gpu.telemetry_history.aggregate`, and ``devices_unavailable``.
         """
-        latest = self.history.latest
-        picture = aggregate(
-            (known.device, known.metrics if at is None else latest(id, at)) for id, known in self._devices.items()
-        )
-        picture["devices_unavailable"] = sum(not known.available for known in self._devices.values())
+        if at is None:
+            picture = self._totals.picture()
+        else:
+            latest = self.history.latest
+            picture = aggregate((known.device, latest(id, at)) for id, known in self._devices.items())
+        picture["devices_unavailable"] = self._unavailable
         return picture
 
     # -- choosing
@@ -261,7 +275,7 @@ class GpuClusteringManager:
             )
         if strategy == "uniform" and capacities is not None:
             raise BadRequest("a uniform split has no capacities", hint='strategy="capacity" uses them')
-        available = [known for known in self._devices.values() if known.available]
+        available = [known for known in self._devices.values() if not known.problem and not known.score.excluded]
         weights: dict[str, float]
         if strategy == "uniform":
             weights = {known.device_id: 1 for known in available}
@@ -271,7 +285,7 @@ class GpuClusteringManager:
                 known.device_id: capacities[known.device_id] for known in available if known.device_id in capacities
             }
         else:
-            weights = {known.device_id: max(1, known.score.total) for known in available}
+            weights = {known.device.uuid: known.score.total or 1 for known in available}
         if isinstance(max_items_per_device, Mapping):
             self._check_known(max_items_per_device)
             limits = {id: limit for id, limit in max_items_per_device.items() if id in weights}

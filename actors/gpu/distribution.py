@@ -10,7 +10,7 @@ however many there are.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TypeVar
+from typing import TypeVar, cast
 
 from actorgrid.errors import BadRequest, RequestTooLarge
 
@@ -39,6 +39,8 @@ def allot(total: int, weights: Mapping[str, float], limits: Mapping[str, int] | 
         if not _whole(limit) or limit < 0:
             raise BadRequest(f"{name}: {limit!r} is not a limit", asked=repr(limit), hint="a whole number, 0 or more")
     parts = _whole_weights(weights)
+    if not limits and any(parts.values()):
+        return _allot_freely(total, parts)
     names = [name for name, part in parts.items() if part]
     caps = {name: min(limits.get(name, total), total) for name in names}
     room = sum(caps.values())
@@ -80,6 +82,19 @@ def allot(total: int, weights: Mapping[str, float], limits: Mapping[str, int] | 
     return counts
 
 
+def _allot_freely(total: int, parts: dict[str, int]) -> dict[str, int]:
+    """``allot`` where no device has a limit: each gets its quota, and the largest remainders one more."""
+    weight = sum(parts.values())
+    counts = {name: total * part // weight for name, part in parts.items()}
+    seats = total - sum(counts.values())
+    if seats:
+        remainders = {name: total * part % weight for name, part in parts.items()}
+        # Of equals the first: those stay in their order.
+        for name in sorted(remainders, key=remainders.__getitem__, reverse=True)[:seats]:
+            counts[name] += 1
+    return counts
+
+
 def distribute(
     tasks: Sequence[T], weights: Mapping[str, float], limits: Mapping[str, int] | None = None
 ) -> dict[str, list[T]]:
@@ -92,7 +107,7 @@ def distribute(
     given: dict[str, list[T]] = {}
     start = 0
     for name, count in allot(len(tasks), weights, limits).items():
-        given[name] = list(tasks[start : start + count])
+        given[name] = list(tasks[start : start + count]) if count else []
         start += count
     return given
 
@@ -103,6 +118,9 @@ def _whole(value: object) -> bool:
 
 def _whole_weights(weights: Mapping[str, float]) -> dict[str, int]:
     """*weights* as whole numbers in the same proportions, exactly: a float is a whole number over a power of two."""
+    # Scores are, and most of a split's time would go into what is done with fractions.
+    if set(map(type, weights.values())) == {int} and min(weights.values()) >= 0 and max(weights.values()) <= WEIGHT_MAX:
+        return cast("dict[str, int]", dict(weights))
     ratios = {}
     for name, weight in weights.items():
         number = isinstance(weight, int | float) and not isinstance(weight, bool)

@@ -130,3 +130,12 @@ def test_every_task_is_given_to_one_device_in_order(tasks: list[int], weights: d
 def test_what_is_not_a_list_of_tasks_is_refused(tasks: Any) -> None:
     with pytest.raises(BadRequest, match="not a list"):
         distribute(tasks, {"a": 1})
+
+
+@given(
+    total=st.integers(0, 5_000),
+    weights=st.lists(st.integers(0, 9) | st.floats(0, 9), min_size=1, max_size=12).filter(any),
+)
+def test_where_nobody_has_a_limit_it_is_as_where_the_limits_bind_nobody(total: int, weights: list[float]) -> None:
+    named = {f"g{number}": weight for number, weight in enumerate(weights)}
+    assert allot(total, named) == allot(total, named, dict.fromkeys(named, total))
