@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Awaitable, Callable, Iterable
 from time import time
-from typing import Any
+from typing import Any, ClassVar
 
 from actorgrid.actors.ledger.client import LedgerClient
 from actorgrid.actors.ledger.commands import AdvanceService
@@ -43,8 +43,8 @@ Explain = Callable[[str], Awaitable[dict[str, Any]]]
 class _Led:
     """What is known of one service besides its record."""
 
-    def __init__(self, now_s: float) -> None:
-        self.scaler = Autoscaler(now_s)
+    def __init__(self, scaler: Autoscaler) -> None:
+        self.scaler = scaler
         self.under_way = False
         self.no_place = ""
         """Why a replica that waits has none."""
@@ -56,6 +56,8 @@ class _Led:
 
 class ServiceLeader:
     """The services of a cluster, on the host that leads its ledger; *explain* says why a job waits."""
+
+    scaler_class: ClassVar[type[Autoscaler]] = Autoscaler
 
     def __init__(
         self, server: Server, ledger: LedgerClient, explain: Explain, clock: Callable[[], float] = time
@@ -113,7 +115,7 @@ class ServiceLeader:
         """Decide about one service; whether its number follows what is asked of it. *told_at*: see ``_told_at``."""
         led = self._led.get(name)
         if led is None:
-            led = self._led[name] = _Led(self._server.runtime.monotonic())
+            led = self._led[name] = _Led(self.scaler_class(self._server.runtime.monotonic()))
         self._note_rollout(record, led)
         scale, now = record["scale"], self._clock()
         # Of what is not asked through the gateways nobody knows the demand.

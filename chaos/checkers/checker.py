@@ -136,6 +136,10 @@ class Checker:
     def replica_let_go(self, request: ServedRequest) -> None:
         """Such a request is over, however it ended."""
 
+    def demand_told(self, service: str, heard_at: float, asked_at: float) -> None:
+        """Whoever leads has heard, at *heard_at*, that a service was last asked for at *asked_at*, in seconds since the
+        epoch."""
+
     def finish(self, states: Mapping[int, Any], now_us: int) -> None:
         """The run is over and the cluster has recovered; *states* are the voters' ledgers."""
 

@@ -70,6 +70,8 @@ MUTANTS: dict[str, Mutant] = {
     "locks_grabbed": _host(hosts.LocksGrabbed),
     "lease_from_the_answer": _host(leases.LeaseFromTheAnswer, "hosts_away"),
     "silence_is_idle": _host(services.SilenceIsIdle, "services"),
+    "no_window_after_election": _host(services.NoWindowAfterElection, "services_by_demand"),
+    "held_is_no_demand": _host(services.HeldIsNoDemand, "services_by_demand"),
     "no_wait_after_election": _host(leases.NoWaitAfterElection, "hosts_away"),
     "begins_beside_the_front": _host(leases.BeginsBesideTheFront, "short_calls"),
     "frees_what_is_superseded": _host(hosts.FreesWhatIsSuperseded, "hosts_away", fast=False),

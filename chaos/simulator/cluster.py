@@ -201,6 +201,8 @@ class Cluster:
                 return f"{node.name}'s agent is busy"
             if not node.gateway.idle:
                 return f"{node.name} owes reads their answers"
+            if held := node.model_gateway.held:
+                return f"the gateway of {node.name} holds requests for {', '.join(held)}"
         if leader.ledger.index != leader.durable.last_index:
             return f"the leader has applied {leader.ledger.index} of {leader.durable.last_index}"
         if not self._operator.idle:

@@ -18,7 +18,7 @@ from actorgrid.actors.gpu.proposals import Grant
 from actorgrid.actors.ledger.commands import ExpireLock
 from actorgrid.actors.ledger.outcome import Outcome
 from actorgrid.actors.raft.messages import Dropped, ReadState
-from actorgrid.actors.serving.messages import GatewayTold
+from actorgrid.actors.serving.messages import GatewayTold, ServiceWanted
 from actorgrid.models import JobState
 
 from .requests import ClientReply, Requester
@@ -108,6 +108,11 @@ class LeaderDuties:
         """Take what a model gateway tells."""
         if self._services is not None:
             self._services.told(message)
+
+    def wanted(self, message: ServiceWanted) -> None:
+        """Take that a request waits at a model gateway."""
+        if self._services is not None:
+            self._services.wanted(message)
 
     def _look_at_services(self) -> None:
         """A part that is there with the first service: runs without any do not pay for it."""

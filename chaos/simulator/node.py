@@ -18,7 +18,7 @@ from actorgrid.actors.raft.codec import decode_message, encode_message
 from actorgrid.actors.raft.core import RaftCore
 from actorgrid.actors.raft.messages import Entry, Message, RaftConfig, RaftSnapshot, Ready, SoftState
 from actorgrid.actors.raft.storage.memory import MemoryStorage
-from actorgrid.actors.serving.messages import GatewayTold
+from actorgrid.actors.serving.messages import GatewayTold, ServiceWanted
 from actorgrid.chaos.checkers.checker import Voters
 from actorgrid.errors import LogCorrupted, LogFailed, StorageError
 
@@ -271,6 +271,8 @@ class SimulatedHost:
             self.lock_service.ask(sender, message)
         elif isinstance(message, GatewayTold) and self.leader_duties is not None:
             self.leader_duties.told(message)
+        elif isinstance(message, ServiceWanted) and self.leader_duties is not None:
+            self.leader_duties.wanted(message)
         self.pump()
 
     # -- instructions out

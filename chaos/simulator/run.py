@@ -14,7 +14,7 @@ from actorgrid.chaos.checkers.grants import Grants, RunningTogether
 from actorgrid.chaos.checkers.jobs import LostJobs
 from actorgrid.chaos.checkers.locks import LockAnswers, LockBeliefs, LockGrants
 from actorgrid.chaos.checkers.raft import ElectionSafety, LogMatching, MembershipChanges, StateMachineSafety
-from actorgrid.chaos.checkers.serving import ServedRequests
+from actorgrid.chaos.checkers.serving import ScaledByDemand, ServedRequests
 from actorgrid.chaos.faults.fault import Injection
 from actorgrid.chaos.workloads.workload import WorkloadClient
 from actorgrid.errors import SafetyViolated
@@ -84,6 +84,7 @@ def checkers() -> list[Checker]:
         LockAnswers(),
         LockBeliefs(),
         ServedRequests(),
+        ScaledByDemand(),
     ]
 
 

@@ -16,7 +16,7 @@ from actorgrid.actors.ledger.client import LedgerClient
 from actorgrid.actors.ledger.command import Command
 from actorgrid.actors.ledger.record_types import HostRecord, JobRecord
 from actorgrid.actors.ledger.service_records import ServiceRecord
-from actorgrid.actors.serving.messages import GatewayTold
+from actorgrid.actors.serving.messages import GatewayTold, ServiceWanted
 from actorgrid.actors.serving.service_leader import ServiceLeader
 from actorgrid.actors.serving.table import decode_report
 from actorgrid.supervisors.server import Server
@@ -37,6 +37,7 @@ class ServiceDuties:
 
     def __init__(self, node: SimulatedHost, asker: Requester, term: int, leads: Callable[[], bool]) -> None:
         self._leads = leads
+        self._node = node
         server = cast("Server", _PlayedServer(node))
         ledger = cast("LedgerClient", _PlayedLedger(node, asker, term, leads))
         self._leader = self.leader_class(server, ledger, ledger_explains(node), lambda: node.now)
@@ -49,8 +50,22 @@ class ServiceDuties:
 
     def told(self, message: GatewayTold) -> None:
         """Take what the gateway of a host tells."""
+        if not self._leads():
+            return
+        demands = decode_report(message.report).demands
+        for each in demands:
+            self._heard(each.service, self._node.now if each.in_flight or each.held else each.last_request_at)
+        self._leader.took(message.host_id, demands)
+
+    def wanted(self, message: ServiceWanted) -> None:
+        """Take that a request waits at a gateway."""
         if self._leads():
-            self._leader.took(message.host_id, decode_report(message.report).demands)
+            self._heard(message.service, self._node.now)
+            self._leader.woke(message.service, message.host_id)
+
+    def _heard(self, service: str, asked_at: float) -> None:
+        heard_at = self._node.now
+        self._node.world.tell(lambda checker: checker.demand_told(service, heard_at, asked_at))
 
 
 def unsettled(services: Mapping[str, ServiceRecord]) -> str:

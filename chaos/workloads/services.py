@@ -17,8 +17,14 @@ class ServicesClient(WorkloadClient):
     """Keeps one service."""
 
     gang = 1
+    idle_s = 900.0
     _number = 0
     _most = 1
+
+    @property
+    def least(self) -> int:
+        """How many replicas there are to be at least."""
+        return self._most
 
     def next_call(self) -> None:
         """Write it at first; then mostly another number of replicas, sometimes another thing that they run."""
@@ -33,7 +39,7 @@ class ServicesClient(WorkloadClient):
             self.write(self.name, RollBackService(self.name, self.name, at=at))
         else:
             self._most = self.rng.randrange(1, 4 if self.gang == 1 else 3)
-            self.write(self.name, ScaleService(self.name, self._most, self._most, self.name, at=at))
+            self.write(self.name, ScaleService(self.name, self.least, self._most, self.name, at=at))
 
     def thinking_us(self) -> int:
         """So long that something comes of it."""
@@ -57,10 +63,10 @@ class ServicesClient(WorkloadClient):
                 "preset": "",
             },
             "scale": {
-                "min": self._most,
+                "min": self.least,
                 "max": self._most,
                 "concurrency": 4,
-                "idle_s": 900.0,
+                "idle_s": self.idle_s,
                 "drain_s": DRAIN_S,
                 "strategy": self.rng.choice(("auto", "auto", "surge", "replace")),
             },
@@ -84,3 +90,25 @@ class GangServicesWorkload(Workload):
     """Clients with a service of gangs each."""
 
     client_class = GangServicesClient
+
+
+class DemandServicesClient(ServicesClient):
+    """Keeps a service whose number of replicas follows what is asked of it, down to none."""
+
+    idle_s = 45.0
+    _most = 2
+
+    @property
+    def least(self) -> int:
+        """None, where nobody asks."""
+        return 0
+
+    def thinking_us(self) -> int:
+        """So long that demand decides most of it."""
+        return self.rng.randrange(20_000_000, 60_000_000)
+
+
+class DemandServicesWorkload(Workload):
+    """Clients with a service each, which goes to none and comes back."""
+
+    client_class = DemandServicesClient
