@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import re
-import shutil
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -56,7 +55,11 @@ def coloured(word: str) -> str:
 
 def terminal_width() -> int | None:
     """The terminal's width; ``None`` where nobody reads and nothing is cut off."""
-    return shutil.get_terminal_size().columns if on_terminal() else None
+    if not on_terminal():
+        return None
+    import shutil  # which loads the archivers, and scripts that read our output need no width
+
+    return shutil.get_terminal_size().columns
 
 
 def cut(text: str, room: int) -> str:

@@ -30,7 +30,7 @@ def ports_of(pids: list[int]) -> list[int]:
 
 def find_port(port: int, pids: list[int]) -> ListeningSocket:
     """Where one of these processes listens on *port*. Raises PortNotOpen."""
-    there = [each for each in listening_sockets() if each.port == port]
+    there = listening_sockets(port)
     own = sockets_of(pids) if there else set()
     for each in there:
         if each.inode in own:

@@ -26,7 +26,7 @@ class PortOwner:
 
     def stranger(self) -> str:
         """What is wrong with who listens there; empty: nothing, or nobody does."""
-        there = {each.inode for each in listening_sockets() if each.port == self._port and _is_reached(each)}
+        there = {each.inode for each in listening_sockets(self._port) if _is_reached(each)}
         if there <= self._own:
             return ""
         self._own = frozenset(there & sockets_of(self._pids()))

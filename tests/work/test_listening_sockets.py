@@ -25,7 +25,7 @@ from actorgrid.errors import PortNotOpen
 def test_a_socket_is_found_with_whoever_has_it(
     family: socket.AddressFamily, address: str, reached_at: str, is_refused: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def refuse(_family: socket.AddressFamily) -> list[listening_sockets.ListeningSocket]:
+    def refuse(_family: socket.AddressFamily, _port: int) -> list[listening_sockets.ListeningSocket]:
         raise PermissionError
 
     if is_refused:
@@ -43,3 +43,28 @@ def test_a_socket_is_found_with_whoever_has_it(
     with pytest.raises(PortNotOpen) as raised:
         find_port(port, [os.getpid()])
     assert "another process" not in raised.value.found
+
+
+@pytest.mark.parametrize("is_refused", [False, True])
+def test_of_one_port_only_who_listens_there_is_told(is_refused: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(_family: socket.AddressFamily, _port: int) -> list[listening_sockets.ListeningSocket]:
+        raise PermissionError
+
+    if is_refused:
+        monkeypatch.setattr(listening_sockets, "_asked", refuse)
+    with socket.create_server(("127.0.0.1", 0)) as one, socket.create_server(("127.0.0.1", 0)) as other:
+        ports = [each.getsockname()[1] for each in (one, other)]
+        assert {*ports} <= {each.port for each in listening_sockets.listening_sockets()}
+        for port, server in zip(ports, (one, other), strict=True):
+            found = listening_sockets.listening_sockets(port)
+            assert [(each.port, each.inode) for each in found] == [(port, os.fstat(server.fileno()).st_ino)]
+
+
+def test_the_kernel_is_asked_for_one_port() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as one, socket.create_server(("127.0.0.1", 0)):
+        port = one.getsockname()[1]
+        try:
+            found = listening_sockets._asked(socket.AF_INET, port)
+        except OSError:
+            pytest.skip("this kernel does not tell which sockets listen")
+        assert [each.port for each in found] == [port]
