@@ -138,6 +138,7 @@ class Consensus(Server):
                     self._departures.refused,
                     self._step,
                     self._replica.unreachable,
+                    self._replica.outgoing_snapshot,
                 )
             self._replica.start()
         self.every(LONE_TICK_S if plan is None else TICK_S, self._replica.tick)

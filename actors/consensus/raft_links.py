@@ -8,17 +8,19 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
+import actorgrid
 from actorgrid.actors.ledger.commands import FoundCluster
 from actorgrid.actors.ledger.record_types import MemberRecord, RemovedRecord
 from actorgrid.actors.raft.codec import MessageEncoder, decode_message
-from actorgrid.actors.raft.messages import Message
+from actorgrid.actors.raft.messages import Message, RaftSnapshot
 from actorgrid.errors import FrameTooLarge, MailboxFull, MalformedMessage
 from actorgrid.transports.peer.calls import NetLoop, OnCast, OnStream
 from actorgrid.transports.peer.frames import PAYLOAD_BYTES_MAX
 from actorgrid.transports.peer.hosts import PeerHosts
 from actorgrid.transports.peer.link import Admit
-from actorgrid.transports.peer.net import Resolve
+from actorgrid.transports.peer.net import PeerNet, Resolve
 
+from .bulk_snapshots import BulkSnapshots
 from .large_messages import LargeMessages
 from .member_links import addresses_of, refusal
 
@@ -64,7 +66,8 @@ class RaftLinks:
     """This host's links to the other voters and learners: Raft's messages out, and in once their sender is checked.
 
     *members* gives the ledger's, *removed* those that were; *on_refused* is told which host refused this one with
-    which words; *on_message* is given each message that is of whom it says, and that host.
+    which words; *on_message* is given each message that is of whom it says, and that host; *snapshot_of* gives the
+    snapshot that is on its way to a node.
     """
 
     def __init__(
@@ -76,6 +79,7 @@ class RaftLinks:
         on_refused: Callable[[str, str], None],
         on_message: Callable[[str, Message], None],
         on_unreachable: Callable[[int], None],
+        snapshot_of: Callable[[int], RaftSnapshot | None],
     ) -> None:
         self._loop, self._members, self._removed = loop, members, removed
         self._seeds = plan.seeds
@@ -92,6 +96,9 @@ class RaftLinks:
         )
         self._net = plan.make_net(loop, self._resolve, self._admit, self._take, self._large.take)
         self._net.on_refused = on_refused
+        self._bulk: BulkSnapshots | None = None
+        if isinstance(self._net, PeerNet):  # there are no threads in a net in memory
+            self._bulk = BulkSnapshots(loop, self._net, actorgrid.__version__, snapshot_of, on_message)
         self.members_changed()
 
     def member_changed(self, host_id: str, gone: bool) -> None:
@@ -106,6 +113,8 @@ class RaftLinks:
         """Follow a change of the members: links to those who are none any more are closed."""
         self._hosts = {int(record["node"]): host_id for host_id, record in self._known().items()}
         self._net.drop_refused()
+        if self._bulk is not None:
+            self._bulk.drop_refused(self._admit)
 
     def keep(self, nodes: Sequence[int]) -> None:
         """Have links to these nodes ready."""
@@ -121,6 +130,8 @@ class RaftLinks:
             host_id = self._hosts.get(message.to)
             if host_id is None:
                 self.refused["to a node that is no member"] += 1
+                continue
+            if message.kind == "snapshot" and self._bulk is not None and self._bulk.holds_back(host_id, message):
                 continue
             try:
                 body = self._encoder.encode(message)
@@ -148,10 +159,13 @@ class RaftLinks:
                 "received": self._large.received_total,
                 "lost": self._large.lost_total,
             },
+            "snapshots": {} if self._bulk is None else self._bulk.stats(),
         }
 
     def close(self) -> None:
         """Close all links."""
+        if self._bulk is not None:
+            self._bulk.close()
         self._net.close()
 
     # -- what the net asks
@@ -194,5 +208,8 @@ class RaftLinks:
         if self._hosts.get(message.sender) != host_id:
             # A member that speaks for another: its certificate is good, its software is not.
             self.refused["of another sender"] += 1
+            return
+        bulk = self._bulk if message.kind == "snapshot" else None
+        if bulk is not None and bulk.takes(host_id, self._known().get(host_id), message):
             return
         self._on_message(host_id, message)

@@ -221,6 +221,10 @@ class Replica:
         """Tell the core that a message to *node* was lost on this side."""
         self._core.report_unreachable(node)
 
+    def outgoing_snapshot(self, node: int) -> RaftSnapshot | None:
+        """The snapshot that is on its way to *node*; ``None`` where there is none, or this host does not lead."""
+        return self._core.outgoing_snapshot(node)
+
     def hurry(self, node: int) -> None:
         """Tell *node*, which is to act on what was applied last, before other learners."""
         self._core.hurry(node, self.ledger.index)

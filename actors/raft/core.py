@@ -490,6 +490,10 @@ class RaftCore:
         if self._leadership is not None:
             self._leadership.hurry(peer, index)
 
+    def outgoing_snapshot(self, peer: int) -> RaftSnapshot | None:
+        """The snapshot that is on its way to *peer*, for a caller that brings it by its own means."""
+        return None if self._leadership is None else self._leadership.outgoing_snapshot(peer)
+
     def report_snapshot(self, peer: int, ok: bool) -> None:
         """Take note that a snapshot which the caller brought to *peer* by its own means arrived (*ok*), or did not."""
         if self._leadership is not None:

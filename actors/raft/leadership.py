@@ -28,6 +28,7 @@ from .messages import (
     Message,
     ProposalAccepted,
     RaftConfig,
+    RaftSnapshot,
 )
 from .progress import PeerStatus, Progress
 from .quorum import EVERYTHING
@@ -466,6 +467,11 @@ class Leadership:
         if progress is not None and progress.state == "replicate":
             progress.become_probe(progress.match + 1)
             self._due[node] = None
+
+    def outgoing_snapshot(self, node: int) -> RaftSnapshot | None:
+        """The snapshot that is on its way to *node*, if there is one."""
+        progress = self.progress.get(node)
+        return None if progress is None or progress.outgoing is None else progress.outgoing.snapshot
 
     def snapshot_sent(self, node: int, ok: bool) -> None:
         """Take note that the snapshot for *node*, brought another way, arrived (*ok*), or did not."""

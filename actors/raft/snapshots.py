@@ -61,6 +61,8 @@ class OutgoingSnapshot:
         fell_back = received < self.confirmed and sequence > self.confirmed_sequence
         if received > self.confirmed or fell_back:
             self.confirmed, self.confirmed_sequence, self.idle_ticks = received, last_sequence, 0
+            # It may have more than was sent: it was brought another way.
+            self.sent = max(self.sent, min(received, len(self.snapshot.data)))
         if fell_back:
             self.again()
 

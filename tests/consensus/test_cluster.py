@@ -45,6 +45,10 @@ class Town:
     def member(self, host_id: str) -> dict[str, Any]:
         return {"raft": f"{host_id}:7402"}
 
+    def fingerprint(self, host_id: str) -> str:
+        """Of its certificate; in memory there is none."""
+        return ""
+
     def start(self, host_id: str) -> Consensus:
         server = self.node.add(Consensus, self.contexts[host_id], name=host_id)
         assert isinstance(server, Consensus)
@@ -55,10 +59,10 @@ class Town:
         self.contexts[host_id] = context = make_context(self.folder / host_id, **self.performance)
         context.host_id, context.voter = host_id, VoterPlan(1, self._net(host_id), founding=True)
         self.start(host_id)
-        self.propose(FoundCluster("c1", host_id, self.member(host_id), "", at=AT), host_id)
+        self.propose(FoundCluster("c1", host_id, self.member(host_id), self.fingerprint(host_id), at=AT), host_id)
 
     def join(self, host_id: str, via: str = "a") -> None:
-        answer = self.propose(AddMember(host_id, self.member(host_id), "", at=AT), via)
+        answer = self.propose(AddMember(host_id, self.member(host_id), self.fingerprint(host_id), at=AT), via)
         self.contexts[host_id] = context = make_context(self.folder / host_id, **self.performance)
         context.host_id = host_id
         # As a welcome has them: others only, and not all.
@@ -76,11 +80,15 @@ class Town:
         voter = server._replica
         server._failed = voter.failure = LogFailed("killed")
         server.runtime.unwatch(voter.fileno())
-        self.network.crash(host_id)
+        self.cut_power(host_id, server)
         voter._writer.failed = LogFailed("killed")
         voter._writer.close()
         voter.log.close()
         voter._store.close()
+
+    def cut_power(self, host_id: str, _server: Consensus) -> None:
+        """Have a host's links be gone, without a word."""
+        self.network.crash(host_id)
 
     def until(self, condition: Callable[[], bool], what: str, within_s: float = 60.0) -> None:
         for _ in range(int(within_s / 0.05)):

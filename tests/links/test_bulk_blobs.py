@@ -10,7 +10,8 @@ from pathlib import Path
 import pytest
 
 from actorgrid.actors.links.bulk import BulkObjects
-from actorgrid.errors import MalformedBody, NotFound
+from actorgrid.errors import MalformedBody, NotFound, PeerGone
+from actorgrid.transports.bulk.connection import PiecesConnection
 from tests.objects.test_bulk_objects import Agents
 
 MIB = 2**20
@@ -57,6 +58,26 @@ def test_one_that_is_not_there_or_shorter_than_it_was_said_to_be_is_refused(agen
         agents.near.bring_blob("h2", agents.keep(bytes(1000)), MIB)
     with pytest.raises(NotFound):
         agents.near.bring_blob("h2", agents.keep(b""), MIB)
+
+
+def test_one_that_breaks_in_the_middle_of_its_pieces_is_told_as_lost(
+    agents: BlobAgents, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Again and again, until it is given up: the memory that it came into is let go of then."""
+    send = PiecesConnection.send
+
+    def breaks(self: PiecesConnection, *parts: bytes | memoryview) -> None:
+        if len(parts[0]) > MIB // 2:
+            send(self, memoryview(parts[0])[: MIB // 4])
+            self.break_off()
+            raise PeerGone("cut")
+        send(self, *parts)
+
+    monkeypatch.setattr(PiecesConnection, "send", breaks)
+    content = os.urandom(3 * MIB)
+    with pytest.raises(PeerGone):
+        agents.near.bring_blob("h2", agents.keep(content), len(content))
+    assert agents.near.failed_total == 1
 
 
 @pytest.mark.parametrize("name", ["../secret", "/etc/passwd", "", "A" * 64, "0" * 63])

@@ -10,6 +10,7 @@ Bounds: ``STREAMS_MAX`` connections of one fetch, ``AHEAD`` pieces asked for on 
 from __future__ import annotations
 
 import threading
+import traceback
 import zlib
 from collections import deque
 from collections.abc import Callable
@@ -89,7 +90,7 @@ class BulkFetch:
             try:
                 connection = self._dial()
             except ActorGridError as error:
-                self._error = self._error or error
+                self._error = self._error or _without_frames(error)
                 return
             with self._lock:
                 self._connections.add(connection)
@@ -116,7 +117,7 @@ class BulkFetch:
                 connection.close()
 
     def _give_up(self, error: ActorGridError) -> None:
-        self._error = error
+        self._error = _without_frames(error)
         self.cancel()
 
     def _carry(self, connection: PiecesConnection, asked: deque[BulkPiece]) -> bool:
@@ -149,37 +150,72 @@ class BulkFetch:
                 raise MalformedBody("not the piece that was asked for", found=str(other[0])[:40])
 
 
+def _without_frames(error: ActorGridError) -> ActorGridError:
+    """*error* without the frames it came through: they would hold parts of the memory, which then cannot be closed."""
+    each: BaseException | None = error
+    while each is not None:
+        traceback.clear_frames(each.__traceback__)
+        each.__traceback__ = None
+        each = each.__cause__ or each.__context__
+    return error
+
+
 def serve_pieces(connection: PiecesConnection, open_source: OpenSource) -> int:
     """Answer what the other side asks until it is gone; gives how many bytes were sent. Closes the connection."""
-    sent, opened, stack = 0, b"", None
+    serving = _Serving(connection, open_source)
     try:
-        connection.send_frame(["pieces", PIECES_VERSION])
+        try:
+            serving.run()
+        except PeerGone:
+            pass
+        except ActorGridError as error:
+            with suppress(PeerGone):
+                connection.send_frame(["failed", error.to_dict()])
+        # Not before the error is gone: its frames hold parts of what was opened, which could not be closed.
+        serving.close()
+    finally:
+        connection.close()
+    return serving.sent
+
+
+class _Serving:
+    """One connection that is served, and the source that is open for it."""
+
+    def __init__(self, connection: PiecesConnection, open_source: OpenSource) -> None:
+        self.sent = 0
+        self._connection = connection
+        self._open_source = open_source
+        self._source = b""
+        self._view: memoryview | None = None
+        self._context: AbstractContextManager[memoryview] | None = None
+
+    def run(self) -> None:
+        """Serve. Raises PeerGone in the end, and what cannot be served."""
+        self._connection.send_frame(["pieces", PIECES_VERSION])
         while True:
-            source, piece = _asked(connection.receive_frame())
-            if source != opened or stack is None:
-                if stack is not None:
-                    stack.__exit__(None, None, None)
-                    stack = None
-                context = open_source(connection.host_id, source)
-                view, stack, opened = context.__enter__(), context, source
+            source, piece = _asked(self._connection.receive_frame())
+            view = self._opened(source)
             if piece.offset + piece.size > len(view):
                 raise MalformedBody("a piece beyond the end", asked=str(piece), found=f"{len(view)} bytes")
-            part = view[piece.offset : piece.offset + piece.size]
-            connection.send_frame(["piece", *piece, zlib.crc32(part)])
-            connection.send(part)
-            sent += piece.size
-            del part
-    except PeerGone:
-        return sent
-    except ActorGridError as error:
-        with suppress(PeerGone):
-            connection.send_frame(["failed", error.to_dict()])
-        return sent
-    finally:
-        if stack is not None:
+            with view[piece.offset : piece.offset + piece.size] as part:
+                self._connection.send_frame(["piece", *piece, zlib.crc32(part)])
+                self._connection.send(part)
+            self.sent += piece.size
+
+    def close(self) -> None:
+        """Close the source."""
+        view, context, self._view, self._context = self._view, self._context, None, None
+        if view is not None:
             view.release()
-            stack.__exit__(None, None, None)
-        connection.close()
+        if context is not None:
+            context.__exit__(None, None, None)
+
+    def _opened(self, source: bytes) -> memoryview:
+        if self._view is None or source != self._source:
+            self.close()
+            context = self._open_source(self._connection.host_id, source)
+            self._view, self._context, self._source = context.__enter__(), context, source
+        return self._view
 
 
 def _asked(frame: list[Any]) -> tuple[bytes, BulkPiece]:
