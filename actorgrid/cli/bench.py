@@ -83,18 +83,43 @@ def _between(call: CommandContext, names: tuple[str, ...], amounts: tuple[int, i
                 if len(kinds) == 1 or not found:
                     raise  # it says what is wrong with all of them
                 found.append({"path": kind, "unavailable": error.message})
+    several = _several_of_one({each["path"]: each for each in found})
     if call.json:
-        call.document({"from": there["node_id"], "to": here["node_id"], "paths": found})
+        call.document({"from": there["node_id"], "to": here["node_id"], "paths": found, "several_of_one": several})
         return
     say(f"host {title(here)} reads from host {title(there)}:")
     _show(found)
+    if several is not None:
+        say(
+            f"several connections: {several['ratio']:.1f} times one stream; "
+            f"the processors of both ends allow {several['ratio_possible']:.1f} times"
+        )
+
+
+def _several_of_one(found: dict[str, dict[str, Any]]) -> dict[str, float] | None:
+    """How much faster several connections were than one stream, and could be on these processors."""
+    one, several = found.get("tls", {}), found.get("tls_streams", {})
+    cost = several.get("cost")
+    if not one.get("mb_per_s") or not several.get("mb_per_s") or not cost or not cost["cpu_bound_mb_per_s"]:
+        return None
+    return {
+        "ratio": round(several["mb_per_s"] / one["mb_per_s"], 2),
+        "ratio_possible": round(cost["cpu_bound_mb_per_s"] / one["mb_per_s"], 2),
+    }
 
 
 def _show(found: list[dict[str, Any]]) -> None:
-    say(f"{'path':<14} {'p50':>12} {'p99':>12} {'bandwidth':>11}")
+    say(f"{'path':<14} {'p50':>12} {'p99':>12} {'bandwidth':>11} {'CPU of both, at most':>27}")
     for each in found:
         if each["unavailable"]:
             say(f"{each['path']:<14} {each['unavailable']}")
             continue
         times = f"{each['round_trip_us']:>9.1f} us {each['round_trip_p99_us']:>9.1f} us"
-        say(f"{each['path']:<14} {times} {each['mb_per_s']:>6.0f} MB/s")
+        say(f"{each['path']:<14} {times} {each['mb_per_s']:>6.0f} MB/s {_cost(each.get('cost')):>27}".rstrip())
+
+
+def _cost(cost: dict[str, Any] | None) -> str:
+    if not cost:
+        return ""
+    both_s = cost["cpu_s_per_gb_here"] + cost["cpu_s_per_gb_there"]
+    return f"{both_s:.2f} s/GB, {cost['cpu_bound_mb_per_s']:.0f} MB/s"

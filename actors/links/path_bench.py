@@ -26,6 +26,7 @@ from .bulk import BENCH_BYTES_MAX, Dial, bench_source
 from .large_paths import LargePaths
 from .object_relays import OpenStream
 from .pieces import Fields, is_count, pack, unpack_fields
+from .transfer_cost import QUESTION, ProcessorUse, TransferCost, answered, process_use, transfer_cost
 
 if TYPE_CHECKING:
     from actorgrid.transports.rdma.streams import RdmaStreams
@@ -35,8 +36,9 @@ BENCH = "bench"
 TRIPS_MAX = 10_000
 MESSAGE_BYTES = 64
 CHUNK_BYTES = 256 * 2**10
-TRIPS_S, BYTES_S, PAIR_S = 5.0, 10.0, 3.0
-"""For the round trips, for the bytes, and for a pair of RDMA to be made: what came until then is what is told."""
+TRIPS_S, BYTES_S, PAIR_S, COST_S = 5.0, 10.0, 3.0, 2.0
+"""For the round trips, for the bytes, for a pair of RDMA to be made, and for the other end to say what it used: what
+came until then is what is told."""
 PAIR_LOOK_S = 0.02
 SERVED_MAX, SERVED_S = 8, 30.0
 """Streams of other hosts that measure here at a time, and how long each may."""
@@ -55,6 +57,8 @@ class HostPathFigures(TypedDict):
     bytes: int
     unavailable: str
     """Why there is no such path; the figures are 0 then."""
+    cost: TransferCost | None
+    """Of the bytes; ``None`` where the other host does not say what it used."""
 
 
 class BenchStreams:
@@ -66,12 +70,13 @@ class BenchStreams:
 
     def take(self, stream: Stream) -> None:
         """Serve a stream. Raises BadRequest, Overloaded."""
-        size = unpack_fields(stream.head).get("bytes")
+        fields = unpack_fields(stream.head)
+        size = fields.get("bytes")
         if not is_count(size) or size > BENCH_BYTES_MAX:
             raise BadRequest("bytes is a number of bytes", asked=str(size)[:80], found=f"at most {BENCH_BYTES_MAX}")
         if len(self._served) >= SERVED_MAX:
             raise Overloaded("this host is measured by as many as may", asked="one more", found=str(SERVED_MAX))
-        served = _Served(self._loop, stream, size, self._served.discard)
+        served = _Served(self._loop, stream, size, self._served.discard, fields.get("cost") is True)
         self._served.add(served)
         served.begin()
 
@@ -79,8 +84,11 @@ class BenchStreams:
 class _Served:
     """One stream that is served."""
 
-    def __init__(self, loop: NetLoop, stream: Stream, size: int, on_over: Callable[[_Served], None]) -> None:
+    def __init__(
+        self, loop: NetLoop, stream: Stream, size: int, on_over: Callable[[_Served], None], tells_cost: bool
+    ) -> None:
         self._stream = stream
+        self._tells_cost = tells_cost
         self._left = size
         self._echoes = not size
         self._on_over = on_over
@@ -101,7 +109,8 @@ class _Served:
                 self._stream.end()
 
     def _came(self, data: bytes) -> None:
-        if not self._echoes or self._stream.write(data) < len(data):
+        answer = process_use().packed() if self._tells_cost else data
+        if not self._echoes or self._stream.write(answer) < len(answer):
             self._over()
             raise Overloaded("more came than is sent back", asked=f"{len(data)} bytes")
         self._stream.consumed(len(data))
@@ -127,6 +136,8 @@ class _Wire:
     def __init__(self, loop: NetLoop, stream: Stream, within_s: float) -> None:
         self._stream = stream
         self._came = 0
+        self.kept: bytearray | None = None
+        """What came, for who sets it."""
         self._news: Waiter | None = None
         self._error: ActorGridError | None = None
         self.late = False
@@ -170,6 +181,8 @@ class _Wire:
 
     def _on_data(self, data: bytes) -> None:
         self._came += len(data)
+        if self.kept is not None:
+            self.kept += data
         self._stream.consumed(len(data))
         self._wake()
 
@@ -228,17 +241,37 @@ class PathBench:
             self._under_way = ""
 
     async def _measure(self, host_id: str, kind: PathKind, size: int, trips: int) -> HostPathFigures:
+        pieces = _Pieces(lambda: self._dial(host_id), size, trips)
         try:
             if kind == PathKind.TLS_STREAMS:
-                pieces = _Pieces(lambda: self._dial(host_id), size, trips)
-                times, came, took_s = await self._background.run(pieces.measure)
+                times = await self._background.run(pieces.trips)
             else:
                 times = await self._trips(host_id, kind, trips)
+            there, here = await self._use_of(host_id), process_use()
+            if kind == PathKind.TLS_STREAMS:
+                came, took_s = await self._background.run(pieces.bring)
+            else:
                 came, took_s = await self._bytes(host_id, kind, size)
         except NotSupported as error:
-            return _figures(kind, [], 0, 0.0, error.message)
+            return _figures(kind, [], 0, 0.0, error.message, None)
+        here_after, there_after = process_use(), await self._use_of(host_id)
+        cost = None
+        if there is not None and there_after is not None:
+            cost = transfer_cost((here, here_after), (there, there_after), came)
         self._paths.measured(host_id, kind, came, took_s)
-        return _figures(kind, times, came, took_s, "")
+        return _figures(kind, times, came, took_s, "", cost)
+
+    async def _use_of(self, host_id: str) -> ProcessorUse | None:
+        """What the other end used until now; ``None`` where it does not say."""
+        stream = self._open_tls(host_id, BENCH, pack({"bytes": 0, "cost": True}))
+        wire = _Wire(self._server.runtime, stream, COST_S)
+        wire.kept = bytearray()
+        try:
+            if await wire.send(QUESTION):
+                await wire.receive(len(QUESTION))
+            return answered(bytes(wire.kept))
+        finally:
+            wire.close()
 
     async def _trips(self, host_id: str, kind: PathKind, trips: int) -> list[float]:
         wire = _Wire(self._server.runtime, await self._open(host_id, kind, 0), TRIPS_S)
@@ -286,25 +319,25 @@ class _Pieces:
     """Several connections, measured by a thread that may wait."""
 
     def __init__(self, dial: Callable[[], PiecesConnection], size: int, trips: int) -> None:
-        self._dial, self._size, self._trips = dial, size, trips
+        self._dial, self._size, self._count = dial, size, trips
 
-    def measure(self) -> tuple[list[float], int, float]:
-        """The round trips, the bytes and their time. Raises as ``dial``, and what the other side says."""
-        times = self._times()
+    def bring(self) -> tuple[int, float]:
+        """The bytes and their time. Raises as ``dial``, and what the other side says."""
         with mmap.mmap(-1, self._size) as memory, memoryview(memory) as into:
             fetch = BulkFetch(self._dial, bench_source(self._size), into)
             began = perf_counter()
             with suppress(TaskCancelled):  # it is late: what came until now is told
                 fetch.run(BYTES_S)
-            return times, self._size - sum(part.size for part in fetch.plan.missing), perf_counter() - began
+            return self._size - sum(part.size for part in fetch.plan.missing), perf_counter() - began
 
-    def _times(self) -> list[float]:
+    def trips(self) -> list[float]:
+        """The round trips. Raises as ``bring``."""
         connection = self._dial()
         times: list[float] = []
         try:
             until, into = perf_counter() + TRIPS_S, memoryview(bytearray(MESSAGE_BYTES))
             source = bench_source(MESSAGE_BYTES)
-            for _ in range(self._trips + 1):
+            for _ in range(self._count + 1):
                 began = perf_counter()
                 if began > until:
                     break
@@ -318,7 +351,9 @@ class _Pieces:
         return times[1:] or times
 
 
-def _figures(kind: PathKind, times: list[float], came: int, took_s: float, unavailable: str) -> HostPathFigures:
+def _figures(
+    kind: PathKind, times: list[float], came: int, took_s: float, unavailable: str, cost: TransferCost | None
+) -> HostPathFigures:
     times = sorted(times)
     return {
         "path": str(kind),
@@ -328,6 +363,7 @@ def _figures(kind: PathKind, times: list[float], came: int, took_s: float, unava
         "mb_per_s": round(came / took_s / 1e6, 1) if took_s else 0.0,
         "bytes": came,
         "unavailable": unavailable[:500],
+        "cost": cost,
     }
 
 

@@ -65,6 +65,12 @@ def look(first: ClusterHost, http: AdminHttp) -> None:
         each = measured[kind]
         assert each["bytes"] == 16 * MIB and each["trips"] == 20 and not each["unavailable"]
         assert 0 < each["round_trip_us"] <= each["round_trip_p99_us"] and each["mb_per_s"] > 0
+        cost = each["cost"]
+        assert cost["cpu_s_per_gb_here"] > 0 and cost["cpu_s_per_gb_there"] > 0 and cost["same_machine"]
+        assert cost["cores_here"] == cost["cores_there"] == len(os.sched_getaffinity(0))
+        possible = cost["cores_here"] / (cost["cpu_s_per_gb_here"] + cost["cpu_s_per_gb_there"])
+        assert cost["cpu_bound_mb_per_s"] == pytest.approx(possible * 1e3, rel=0.05)
+    assert found["several_of_one"]["ratio"] > 0 < found["several_of_one"]["ratio_possible"]
     assert measured["rdma"]["unavailable"], "no device here"
 
     # Asked of any door; what one host reads is measured there.

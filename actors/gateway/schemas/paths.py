@@ -46,6 +46,17 @@ class BenchRequest(RequestBody):
     trips: int = Field(200, ge=1, le=10_000, description="as many within 5 s")
 
 
+class TransferCostAnswer(AnswerBody):
+    """What a transfer took of the processors of both ends."""
+
+    cpu_s_per_gb_here: float = Field(description="seconds of CPU of the process that reads, for 1e9 bytes")
+    cpu_s_per_gb_there: float
+    cores_here: int
+    cores_there: int
+    same_machine: bool = Field(description="both ends share their cores")
+    cpu_bound_mb_per_s: float = Field(description="as fast as these cores could do it if they did nothing else")
+
+
 class BenchAnswer(AnswerBody):
     """What was measured."""
 
@@ -56,3 +67,4 @@ class BenchAnswer(AnswerBody):
     mb_per_s: float
     bytes: int
     unavailable: str = Field(description="why there is no such path; the figures are 0 then")
+    cost: TransferCostAnswer | None = Field(None, description="of the bytes; null: the other host does not say")
