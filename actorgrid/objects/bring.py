@@ -16,6 +16,7 @@ from typing import Any, NamedTuple
 from actorgrid.errors import HostUnreachable, MalformedBody, Overloaded, PeerGone
 from actorgrid.transports.bulk.pieces import BulkPiece
 from actorgrid.transports.frames import FrameDecoder, encode_frame
+from actorgrid.transports.numa import place_for_reader
 from actorgrid.transports.object_frames import ObjectKey
 
 ANSWER_BYTES_MAX = 2**20
@@ -43,7 +44,9 @@ def bring(path: str, host: str, secret: bytes, key: ObjectKey, until: float | No
         fd = os.memfd_create("actorgrid-object", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
         os.ftruncate(fd, key.size)
         fcntl.fcntl(fd, fcntl.F_ADD_SEALS, SEALS)
-        memory = memoryview(mmap.mmap(fd, key.size))
+        mapped = mmap.mmap(fd, key.size)
+        place_for_reader(mapped)
+        memory = memoryview(mapped)
         socket.send_fds(door, [encode_frame(["bring", host, secret, list(key)])], [fd])
         return Brought(memory, _missing(_answer(door, until), key))
     finally:

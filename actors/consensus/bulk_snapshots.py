@@ -33,6 +33,7 @@ from actorgrid.errors import ActorGridError, MalformedBody, NotFound
 from actorgrid.transports.bulk.connection import PiecesConnection, dial
 from actorgrid.transports.bulk.pieces import BulkPiece
 from actorgrid.transports.bulk.transfer import BulkFetch, serve_pieces
+from actorgrid.transports.numa import place_for_reader
 from actorgrid.transports.peer.calls import NetLoop
 from actorgrid.transports.peer.link import Admit
 from actorgrid.transports.peer.net import PeerNet
@@ -250,6 +251,7 @@ class BulkSnapshots:
 
         size = bring.name.total_bytes
         with mmap.mmap(-1, size) as memory:
+            place_for_reader(memory)
             with memoryview(memory) as into:
                 fetch = BulkFetch(connect, _source(bring.name), into)
                 with self._lock:

@@ -40,6 +40,7 @@ from actorgrid.transports.bulk.connection import PiecesConnection
 from actorgrid.transports.bulk.pieces import BulkPiece
 from actorgrid.transports.bulk.transfer import SIZE_MAX, BulkFetch, serve_pieces
 from actorgrid.transports.frames import FrameDecoder, encode_frame
+from actorgrid.transports.numa import place_for_reader
 from actorgrid.transports.object_frames import SECRET_BYTES, ObjectKey, SpaceAbout
 from actorgrid.transports.paths import PathKind
 from actorgrid.transports.peer.link import Admit
@@ -230,6 +231,7 @@ class BulkObjects:
         Raises why it could not be had whole: then it comes by calls.
         """
         memory = mmap.mmap(-1, size)
+        place_for_reader(memory)
         try:
             with memoryview(memory) as into, self._counted(host_id, size):
                 BulkFetch(lambda: self._dial(host_id), msgpack.packb(["blob", digest]), into).run(BLOB_S)

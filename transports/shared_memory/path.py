@@ -16,6 +16,7 @@ from time import monotonic
 from actorgrid.errors import ActorGridError, MalformedMessage, PeerGone
 from actorgrid.hotpath import MessageRing
 
+from ..numa import place_for_reader
 from ..paths import Buffer, PathKind, ignore_end, nothing
 from ..peer.calls import NetLoop
 from .segment import HEADER_BYTES, PathSegment
@@ -42,6 +43,7 @@ class SharedMemoryPath:
         self.on_end: Callable[[ActorGridError], None] = ignore_end
         second = HEADER_BYTES + segment.ring_bytes
         out, back = (0, second) if segment.offered else (second, 0)
+        place_for_reader(segment.memory, back, HEADER_BYTES + segment.ring_bytes)
         self._out = MessageRing(segment.memory, out, segment.ring_bytes, True)
         self._in = MessageRing(segment.memory, back, segment.ring_bytes, False)
         self.largest_bytes = self._out.largest_bytes
