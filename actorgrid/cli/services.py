@@ -117,7 +117,7 @@ def _show(call: CommandContext, name: str) -> None:
     if view["last_rollout"]:
         rows.append(["last rollout", view["last_rollout"]])
     table(["", name], rows, "")
-    now = time.time()
+    now, names = time.time(), _hostnames(call)
     say("")
     table(
         ["REPLICA", "STATE", "FOR", "HOST", "PORT", "REVISION", "WHY"],
@@ -126,7 +126,7 @@ def _show(call: CommandContext, name: str) -> None:
                 each["job_id"],
                 coloured(each["state"]),
                 span(max(0.0, now - each["since"])),
-                each["host"] or "-",
+                names.get(each["host"], each["host"]) or "-",
                 str(each["port"] or "-"),
                 each["revision"],
                 each["reason"] or "-",
@@ -146,6 +146,10 @@ def _show(call: CommandContext, name: str) -> None:
         "",
         spare=("WHY", "RUNS"),
     )
+
+
+def _hostnames(call: CommandContext) -> dict[str, str]:
+    return {host["node_id"]: str(host["hostname"]) for host in call.http.get("/api/hosts")["hosts"]}
 
 
 def _remove(call: CommandContext, names: tuple[str, ...], now: bool) -> None:

@@ -138,7 +138,9 @@ class Exchange:
         elif kind in (b"application/json", b"text/plain", b""):
             request = read_json(self.body)
         else:
-            raise RequestRefused(415, "the body is JSON (application/json)", "unsupported_media_type")
+            raise RequestRefused(
+                415, "the body is JSON (content-type: application/json; curl --json)", "unsupported_media_type"
+            )
         self.request = request
         service = gateway.find(request.model, self.key)
         service.requests_total += 1

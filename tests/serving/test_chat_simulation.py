@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from functools import cache
 
+import pytest
+
 from actorgrid.actors.serving.table import RoutingStrategy
 from actorgrid.chaos.serving.simulation import RoutingFigures, simulate
 
@@ -25,10 +27,16 @@ def test_eight_gateways_that_share_nothing_keep_nine_tenths_of_one_routers_hits(
     assert run(RoutingStrategy.LEAST_LOADED, seed=2).hit_ratio < 0.75 * alone.hit_ratio
 
 
-def test_eight_that_hear_of_each_other_lose_nothing() -> None:
-    alone, shared = run(RoutingStrategy.PREFIX_COST), run(RoutingStrategy.PREFIX_COST, 8, 0.2)
+@pytest.mark.parametrize("seed", [1, 3, 4])
+def test_eight_that_hear_of_each_other_lose_nothing(seed: int) -> None:
+    # With 3 and 4 they waited 1.6 times as long while all of them went to what looked cheapest to each.
+    alone, shared = run(RoutingStrategy.PREFIX_COST, seed=seed), run(RoutingStrategy.PREFIX_COST, 8, 0.2, seed)
     assert shared.hit_ratio >= 0.95 * alone.hit_ratio
     assert shared.first_token_p99_s <= 1.5 * alone.first_token_p99_s
+
+
+def test_eight_that_hear_nothing_lose_a_sixth_of_the_hits() -> None:
+    alone = run(RoutingStrategy.PREFIX_COST)
     assert run(RoutingStrategy.PREFIX_COST, 8).hit_ratio < 0.85 * alone.hit_ratio, "an index that each learns alone"
 
 

@@ -114,6 +114,22 @@ def test_the_least_to_compute_is_chosen_and_what_was_begun_counts() -> None:
     assert again.pending_tokens < 300
 
 
+def test_gateways_that_see_costs_alike_do_not_all_go_to_the_cheapest() -> None:
+    told = {replica(number).attempt: ReplicaLoad(1, 100, 100 + number) for number in range(4)}
+    chosen = Counter[str]()
+    for number in range(40):  # each as another gateway would, which has heard the same
+        one = router(COST, 4)
+        one.hear("other", told, 0.0)
+        found = one.choose(head(f"s{number}", (number,)), 0.0, first)
+        assert found is not None
+        chosen[found.replica.replica_id] += 1
+    assert len(chosen) == 4 and max(chosen.values()) < 20
+    one = router(COST, 4)
+    one.hear("other", {attempt: ReplicaLoad(1, 100, 500) for attempt in list(told)[1:]}, 0.0)
+    clear = one.choose(head("s", (1,)), 0.0, first)
+    assert clear is not None and clear.replica == replica(0), "what is clearly cheaper is chosen"
+
+
 def test_a_named_session_goes_by_its_name() -> None:
     one = router(COST, 8)
     places = set[str]()
