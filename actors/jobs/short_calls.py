@@ -64,7 +64,7 @@ class ShortCalls:
         """Take what a step is expected to need from what is *left*; whether there is so much, and it is known."""
         step = self._spec.step(number)
         takes_s = self.expected_s(number)
-        gives = self._gives.get(step.function or step.id, step.output_bytes or 0)
+        gives = self._gives.get(self._name(number), step.output_bytes or 0)
         if takes_s is None or takes_s > left.seconds or gives > left.bytes:
             return False
         left.seconds -= takes_s
@@ -73,9 +73,8 @@ class ShortCalls:
 
     def expected_s(self, number: int) -> float | None:
         """How long a short step is expected to take; ``None`` for a long one, and one of which nothing is known."""
-        step = self._spec.step(number)
-        takes_s = self._takes_s.get(step.function or step.id, step.runtime_s)
-        return takes_s if takes_s is not None and takes_s <= SHORT_S else None
+        takes_s = self._takes_s.get(self._name(number), self._spec.step(number).runtime_s)
+        return takes_s if takes_s is not None and is_short(takes_s) else None
 
     def learn(self, number: int, record: StepRecord) -> None:
         """Take note how long a step took that has succeeded, and how much it gave."""
@@ -84,11 +83,13 @@ class ShortCalls:
             return
         if record["started_at"] is None or record["ended_at"] is None:
             return
-        self._gives[step.function or step.id] = record["size"]
+        name = self._name(number)
+        self._gives[name] = record["size"]
         if len(self._gives) > FUNCTIONS_MAX:
             self._gives.clear()
         took_s = max(0.0, record["ended_at"] - record["started_at"])
-        name = step.function or step.id
+        if name not in self._takes_s and step.runtime_s is not None and is_short(took_s) == is_short(step.runtime_s):
+            return  # it was told, and well enough
         if len(self._takes_s) >= FUNCTIONS_MAX and name not in self._takes_s:
             self._takes_s.clear()
         before_s = self._takes_s.get(name, took_s)
@@ -98,6 +99,19 @@ class ShortCalls:
 
     def is_known(self, number: int, record: StepRecord | None) -> bool:
         """Whether a step is known to be short, or known not to be."""
+        told = self._spec.step(number).runtime_s is not None
+        return self.kind_of(number, record) is None or told or self._name(number) in self._takes_s
+
+    def _name(self, number: int) -> str:
+        """What steps have in common that take about as long: the function, and what was told of how long it takes.
+
+        Of a workflow that was traced, one function plays steps of a hundredth of a second and of many seconds.
+        """
         step = self._spec.step(number)
         name = step.function or step.id
-        return self.kind_of(number, record) is None or name in self._takes_s or step.runtime_s is not None
+        return name if step.runtime_s is None else f"{name} {step.runtime_s:g}"
+
+
+def is_short(seconds: float) -> bool:
+    """Whether a step that takes so long may share a job."""
+    return seconds <= SHORT_S

@@ -136,6 +136,27 @@ def test_a_chain_of_short_steps_runs_through_in_one_job() -> None:
     assert play.jobs_run <= 6
 
 
+def test_steps_of_one_function_are_as_short_as_was_told_of_each() -> None:
+    """As in a workflow that was traced, where one function plays them all."""
+    takes_s = [1.0 + number / 10 for number in range(4)] + [0.001 + number / 10_000 for number in range(80)]
+    steps = [function(f"s{number}", function="f", runtime_s=each) for number, each in enumerate(takes_s[:4])]
+    after = [f"s{number}" for number in range(4)]
+    steps += [
+        function(f"s{number}", function="f", runtime_s=each, after=after) for number, each in enumerate(takes_s[4:], 4)
+    ]
+    play = Play(graph(*steps), takes=lambda step: takes_s[step])
+    assert play.run() == "succeeded"
+    assert play.jobs_run < 42, "half of the steps have no job of their own"
+
+
+def test_what_was_told_to_be_short_and_is_not_runs_by_itself_from_then_on() -> None:
+    steps = [function(f"s{number}", function="f", runtime_s=0.001) for number in range(12)]
+    later = [function(f"t{number}", function="f", runtime_s=0.001, after=["s0"]) for number in range(12)]
+    play = Play(graph(*steps, *later), takes=lambda _step: 1.0)
+    assert play.run() == "succeeded"
+    assert play.jobs_run >= 12, "those that came after the first had run"
+
+
 def test_long_steps_run_by_themselves() -> None:
     play = Play(graph(*(function(f"s{n}", function="f") for n in range(12))))
     assert play.run() == "succeeded"
