@@ -18,7 +18,7 @@ No I/O and no clock: time comes in by ``advance``.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Final, TypedDict
 
@@ -263,12 +263,18 @@ class FairShare:
 
     def rank(self, tenant: str, demand: Demand) -> float:
         """Where a job of *tenant* with *demand* stands among those of others: lower goes first."""
+        return self.ranks(tenant)(demand)
+
+    def ranks(self, tenant: str) -> Callable[[Demand], float]:
+        """Where jobs of *tenant* stand as it holds now, by what each demands; one number where nothing is guaranteed
+        to it."""
         if not tenant:
-            return 0.0
-        share = self._shares.get(tenant)
-        if share is None:
-            share = self.share(tenant)
-        return share if self.within_guarantee(tenant, demand) else share + BEYOND_GUARANTEE
+            return lambda _demand: 0.0
+        share = self.share(tenant)
+        beyond = share + BEYOND_GUARANTEE
+        if not self.guarantees(tenant):
+            return lambda _demand: beyond
+        return lambda demand: share if self.within_guarantee(tenant, demand) else beyond
 
     def within_guarantee(self, tenant: str, demand: Demand, ahead: Iterable[Demand] = ()) -> bool:
         """Whether *tenant* may have *demand* under its guarantee, beside what it holds and what is kept *ahead*.

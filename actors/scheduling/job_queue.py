@@ -230,11 +230,11 @@ class JobQueues:
 
     # -- tenants that share by rank
 
-    def rank(self, group: str, rank_of: Callable[[str, Demand], float], leaving: JobQueue | None = None) -> None:
+    def rank(self, group: str, rank_of: Callable[[Demand], float], leaving: JobQueue | None = None) -> None:
         """Rank the queues of the tenant *group* anew; *leaving*: the first of that one is taken out next, and it finds
         its place then."""
         for queue in self._groups.get(group, ()):
-            rank = rank_of(group, queue.key.demand)
+            rank = rank_of(queue.key.demand)
             if rank != queue.rank:
                 queue.rank = rank
                 if queue is not leaving:

@@ -251,12 +251,12 @@ class Scheduler:
         self.tenant_limits.hold(job.id, job.request.tenant, job.demand)
         if self.fair_share.in_force:
             tenant = self.fair_share.hold(job.id, job.request.tenant, job.demand, placement.shares)
-            self._queues.rank(tenant, self.fair_share.rank, job.queue)
+            self._queues.rank(tenant, self.fair_share.ranks(tenant), job.queue)
 
     def _ranked(self, tenant: str) -> None:
         """Take note that *tenant* holds less than before."""
         if tenant and self.fair_share.in_force:
-            self._queues.rank(tenant, self.fair_share.rank)
+            self._queues.rank(tenant, self.fair_share.ranks(tenant))
             self._dispatch.allowed_tenant(tenant)
 
     def _rank_all(self, now: float) -> None:
@@ -264,7 +264,7 @@ class Scheduler:
         self._ranked_at = now
         self.fair_share.weigh_past()
         for tenant in self._queues.groups():
-            self._queues.rank(tenant, self.fair_share.rank)
+            self._queues.rank(tenant, self.fair_share.ranks(tenant))
 
     def refresh(self, now: float) -> None:
         """Look at an engine that others changed: everything is tried again, and reservations are made anew.
@@ -441,7 +441,7 @@ class Scheduler:
         queue = self._queues.get(key)
         self._queues.add(job, key, self._translate(job.demand) if queue is None else queue.arguments)
         if queue is None and key.group:
-            self._queues.rank(key.group, self.fair_share.rank)
+            self._queues.rank(key.group, self.fair_share.ranks(key.group))
         self._admit(job, now)
         if self.planner.stopped_for:
             self._resume(job, now)
