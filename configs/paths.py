@@ -18,6 +18,7 @@ DATA_DIR/                 0700, one host, one agent at a time
   workers/WORKER_ID/      the same for a pool worker
   environments/           0700: Python environments of work, by the SHA-256 of their specs (see
                           actors/work/built_environments.py)
+  users/UID/              0700: what work of a uid of its own shares (see actors/work/isolation/own_sockets.py)
   usage/                  what work used, and uses (see actors/work/usage_keeper.py)
   working_dirs/           0700: working directories that came with work, by SHA-256 (see actors/work/working_dirs.py)
 RUNTIME_DIR/              0700, sockets only (an AF_UNIX path holds 107 bytes)
@@ -197,6 +198,11 @@ class HostPaths:
         return self.data_dir / "usage"
 
     @property
+    def users_dir(self) -> Path:
+        """What the work of each uid of its own shares."""
+        return self.data_dir / "users"
+
+    @property
     def work_sockets_dir(self) -> Path:
         """Sockets of shims and workers."""
         return self.runtime_dir / "work"
@@ -208,6 +214,11 @@ class HostPaths:
     def leave(self) -> None:
         """Remove the runtime directories that are empty: after an orderly stop with no work left, all of them."""
         with suppress(OSError):  # sockets of work that goes on, or somebody else was quicker
+            for path in self.work_sockets_dir.iterdir():
+                if path.is_symlink() and not path.exists():  # of a door that is closed
+                    path.unlink()
+            with suppress(FileNotFoundError):
+                (self.work_sockets_dir / "doors").rmdir()
             self.work_sockets_dir.rmdir()
             if os.listdir(self.runtime_dir) == [DATA_LINK]:
                 (self.runtime_dir / DATA_LINK).unlink()

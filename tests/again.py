@@ -24,15 +24,15 @@ LOST = "actorgrid/lost"
 
 
 def pytest_sessionstart(session: pytest.Session) -> None:
-    """Know of no process that was lost."""
-    if not hasattr(session.config, "workerinput"):
+    """Know of no process that was lost. A run without a cache keeps nothing."""
+    if not hasattr(session.config, "workerinput") and session.config.pluginmanager.hasplugin("cacheprovider"):
         session.config.cache.set(LOST, "")
 
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_testnodedown(node: Any, error: object | None) -> None:
     """Keep that a process of tests was lost: what it and those after it would have run was not run."""
-    if error is not None:
+    if error is not None and node.config.pluginmanager.hasplugin("cacheprovider"):
         node.config.cache.set(LOST, str(error))
 
 

@@ -35,7 +35,7 @@ from .actor_deaths import cut_off, dead_for, interrupted, refused
 from .actor_doors import actor_doors
 from .actor_jobs import actor_jobs
 from .actor_link import RETRY_S, ActorCall, ActorLink, begun_last
-from .actor_places import found_dead, found_place, local_path, relay_to, what_is_said
+from .actor_places import found_dead, found_place, local_path, relay_here, relay_to, what_is_said
 from .call_errors import raise_failure
 from .dependencies import TaskInput
 from .far_actors import far_actors
@@ -352,7 +352,11 @@ class ActorLinks:
             return
         session = actor_doors.session_for(link.reference)
         place = actor_doors.whereabouts_for(link.reference, link.at)
-        relay = "" if session is not None else relay_to(link.at or link.reference.host_id, place)
+        at, relay = link.at, ""
+        if session is None:
+            relay = relay_to(link.at or link.reference.host_id, place)
+            if not relay and (relay := relay_here(local_path(link.reference, link.at, place), place)):
+                at = place.host_id
         sock: socket.socket | None = None
         begun_fd = -1
         hello = encode_actor_hello(link.reference.secret, PYTHON, session is None)
@@ -365,7 +369,7 @@ class ActorLinks:
                 if session is not None:
                     link.far = session.relay().open_actor(link.reference, link.at, begun_fd, away)
                 else:
-                    link.far = far_actors.open(relay, link.at, link.reference, begun_fd, away)
+                    link.far = far_actors.open(relay, at, link.reference, begun_fd, away)
                 sock = link.far.sock
                 sock.send(hello)
             else:

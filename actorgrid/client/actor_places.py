@@ -43,6 +43,18 @@ def relay_to(wanted: str, here: Whereabouts) -> str:
     return path if store and host_id and wanted and wanted != host_id and os.path.exists(path) else ""
 
 
+def relay_here(path: str, here: Whereabouts) -> str:
+    """Where host *here* takes callers of an actor of its own that is not to be found at *path*: work that is kept apart
+    has other folders than we. Empty where there is no way."""
+    store, host_id = here
+    folder, relay = os.path.dirname(path), far_actors_path(store)
+    if not store or not host_id or os.path.dirname(folder) != os.path.dirname(store) or os.path.exists(path):
+        return ""
+    # An agent that is not root has no other uid for work.
+    is_roots = os.path.isdir(os.path.dirname(store)) and os.stat(os.path.dirname(store)).st_uid == 0
+    return relay if is_roots and os.path.exists(relay) else ""
+
+
 def local_path(reference: ActorReference, at: str, here: Whereabouts) -> str:
     """Where an actor of host *here* listens."""
     store, host_id = here

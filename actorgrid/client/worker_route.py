@@ -26,8 +26,11 @@ def own_socket(path: str, may_be_elsewhere: bool) -> socket.socket | None:
         sock.connect(path)
     except OSError as error:
         sock.close()
-        # On the host itself a socket that is not there says that its worker is gone.
-        is_elsewhere = isinstance(error, PermissionError) or not os.path.isdir(os.path.dirname(path))
+        # On the host itself a socket that is not there says that its worker is gone; but not to work that is kept
+        # apart, which has other sockets than its host, in a folder that is not its own.
+        folder = os.path.dirname(path)
+        is_elsewhere = isinstance(error, PermissionError) or not os.path.isdir(folder)
+        is_elsewhere = is_elsewhere or os.stat(folder).st_uid != os.geteuid()
         if may_be_elsewhere and is_elsewhere:
             return None
         raise

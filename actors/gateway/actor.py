@@ -17,6 +17,8 @@ from actorgrid.supervisors.server import handles
 from ..files.identity import read_token
 from ..ledger.client import LedgerClient, LedgerFollower
 from ..ledger.messages import Applied, LedgerSnapshot
+from ..links.actor_relays import ActorRelays
+from ..links.lone_actor_door import open_actor_door
 from ..replication.messages import ChangesLost, StateChanged, UnwatchPrefix, WatchPrefix
 from ..security.audit_records import AuditFacts
 from ..work.credentials import read_key
@@ -60,6 +62,7 @@ class Gateway(LedgerFollower):
         self._app: GatewayApp | None = None
         self._models: GatewayKeeper | None = None
         self._grpc: GrpcKeeper | None = None
+        self._actor_door: ActorRelays | None = None
         self._prefixes: dict[str, int] = {}
         self._watched: set[str] = set()
         self._adjusting = False
@@ -137,6 +140,7 @@ class Gateway(LedgerFollower):
             raise
         finally:
             timer.cancel()
+        self._actor_door = open_actor_door(self)
         remember(paths.boot_dir(self.host.boot_id) / PORT_FILE, int(sock.getsockname()[1]))
         self.log.info("listening on %s", self.url if afar == self.url else f"{self.url} and {afar}")
         self.spawn(self._ledger.start())
@@ -182,6 +186,9 @@ class Gateway(LedgerFollower):
         if self._grpc is not None:
             self._grpc.stop()  # before what it translates to
             self._grpc = None
+        if self._actor_door is not None:
+            self._actor_door.close()
+            self._actor_door = None
         if self._thread is not None:
             self._thread.finish()
             self._thread.join(2 * DRAIN_S + 0.5)

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from typing import cast
 
 from actorgrid.access import DEFAULT_TENANT, tenant_of
-from actorgrid.isolation_words import ASPECTS, NONE, is_min_isolation, lacking
+from actorgrid.isolation_words import ASPECTS, COOPERATIVE, NONE, is_min_isolation, lacking
 
 from .isolation_records import LEVELS, KeptApartRecord, Level, is_kept_apart
 from .record_types import HostRecord, JobRecord
@@ -43,13 +43,23 @@ def wanted_level(kept: KeptApartRecord, job: JobRecord) -> Level:
 
     By itself, full is for tenants other than the one that everybody is of, and for who asks for more than basic gives.
     """
-    setting, levels = kept["setting"], kept["levels"]
-    if setting != "auto":
-        return setting
-    if tenant_of(job["user_id"]) != DEFAULT_TENANT:
-        return "full"
-    asked = min_isolation_of(job)
-    return "full" if asked and "full" in levels and lacking(asked, levels.get("basic", {})) else "basic"
+    levels, asked = kept["levels"], min_isolation_of(job)
+    wanted = wanted_of_user(kept, job["user_id"])
+    # What holds memory of GPUs is the device's, at any level.
+    gets_more = asked and "full" in levels and lacking(asked, levels.get("basic", {}), but=("gpu_memory",))
+    return "full" if gets_more and kept["setting"] == "auto" else wanted
+
+
+def wanted_of_user(kept: KeptApartRecord, user_id: str) -> Level:
+    """The level that work of that user is to have there, whatever it is."""
+    if kept["setting"] != "auto":
+        return kept["setting"]
+    return "full" if tenant_of(user_id) != DEFAULT_TENANT else "basic"
+
+
+def has_uids(kept: KeptApartRecord) -> bool:
+    """Whether the host has another uid for work at full: then it is root, which alone can cover files at basic."""
+    return "full" in kept["levels"] and kept["levels"].get("basic", {}).get("files") == COOPERATIVE
 
 
 def why_not_full(job: JobRecord, *, mps: bool) -> str:
@@ -89,10 +99,25 @@ def enforced_of(host: HostRecord, job: JobRecord, *, mps: bool) -> dict[str, str
     return {name: NONE if name in unlimited else row.get(name, NONE) for name in ASPECTS if name in row}
 
 
-def enforced_of_worker(host: HostRecord) -> dict[str, str]:
-    """The same of a worker of sessions, which was there before its user, and has no limit of its own on the host."""
+def why_worker_not_full(kept: KeptApartRecord, *, mps: bool) -> str:
+    """Why a worker of sessions cannot have ``full`` on a host that has it for jobs; empty: it can."""
+    if mps:
+        return "MPS serves one uid at a time"
+    return "" if has_uids(kept) else "it reaches objects and actors over sockets, which work of that uid may not make"
+
+
+def level_of_worker(kept: KeptApartRecord, user_id: str, *, mps: bool) -> Level:
+    """The level that a worker of sessions has there, for that user. *mps*: it has a share under MPS."""
+    wanted = wanted_of_user(kept, user_id)
+    if wanted == "full" and ("full" not in kept["levels"] or why_worker_not_full(kept, mps=mps)):
+        wanted = "basic"
+    return wanted if wanted in kept["levels"] else "off"
+
+
+def enforced_of_worker(host: HostRecord, user_id: str, *, mps: bool) -> dict[str, str]:
+    """As ``enforced_of``, of a worker of sessions that serves that user, and has no limit of its own on the host."""
     kept = kept_of(host)
     if kept is None:
         return {}
-    row = kept["levels"].get("basic", kept["levels"].get("off", {}))
+    row = kept["levels"].get(level_of_worker(kept, user_id, mps=mps), {})
     return {name: NONE if name in ("memory", "cpu") else row.get(name, NONE) for name in ASPECTS if name in row}

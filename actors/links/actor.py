@@ -115,7 +115,9 @@ class Links(LedgerFollower):
         self._store_path = object_store_path(host.paths.work_sockets_dir, host_tag(host.paths.data_dir))
         self._paths = LargePaths(runtime.monotonic, lambda host_id: host_id in self._ledger.members, self._rdma_up)
         self._object_relays = ObjectRelays(runtime, self._store_path, self._open_fast_stream, self._paths.stream_bytes)
-        self._actor_relays = ActorRelays(runtime, str(host.host_id), host.paths.work_sockets_dir, self._open_stream)
+        self._actor_relays = ActorRelays(
+            runtime, str(host.host_id), host.paths.work_sockets_dir, self._open_stream, host.paths.users_dir
+        )
         self._rdma: RdmaStreams | None = None
         self._bulk = BulkObjects(self._store_path, self._dial_for_pieces, self._paths, host.paths.blobs_dir)
         self._bench = PathBench(self, self._open_stream, lambda: self._rdma, self._dial_for_pieces, self._paths)

@@ -51,6 +51,7 @@ from actorgrid.transports.user_actor_frames import (
 )
 
 from ..files.untrusted_files import read_whole
+from ..work.isolation.own_sockets import connect_within, own_folders_named
 from .line_door import LineDoor
 from .pieces import Fields, pack
 from .pipe import Pipe
@@ -87,12 +88,16 @@ class _BegunFile:
 
 
 class ActorRelays:
-    """*host_id*: ours. *folder*: of the sockets of work of this host. *open_stream*: (host, target, head)."""
+    """*host_id*: ours. *folder*: of the sockets of work of this host. *open_stream*: (host, target, head). *users_dir*:
+    where work that has a uid of its own has its sockets (work/isolation/own_sockets.py)."""
 
-    def __init__(self, loop: NetLoop, host_id: str, folder: Path, open_stream: OpenStream) -> None:
+    def __init__(
+        self, loop: NetLoop, host_id: str, folder: Path, open_stream: OpenStream, users_dir: Path = Path("/nonexistent")
+    ) -> None:
         self._loop = loop
         self._host_id = host_id
         self._folder = folder
+        self._users_dir = users_dir
         self._open_stream = open_stream
         self._door = LineDoor(loop, FAR_ACTOR_LINE_MAX, parse_far_caller, self._lead, _refuse)
         self._going_out: dict[Pipe, str] = {}  # with the other host
@@ -157,9 +162,15 @@ class ActorRelays:
     def _connect(self, wanted: FarCaller) -> tuple[socket.socket, _BegunFile]:
         """A connection to an actor of this host, over which it has the file of its caller, which is in use now."""
         place = self._folder / wanted.folder / wanted.actor_id
+        uid, own = next(iter(own_folders_named(self._users_dir, wanted.folder)), (0, None))
         local = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_NONBLOCK | socket.SOCK_CLOEXEC)
         try:
-            local.connect(str(place))
+            if own is None:
+                local.connect(str(place))
+            else:
+                if not place.parent.is_dir():
+                    place = own / wanted.actor_id  # what became of it stands with its creator
+                connect_within(local, own, wanted.actor_id, uid)
             file = self._file_of(wanted.caller)
             socket.send_fds(local, [encode_far_prelude()], [file.fd])
         except (FileNotFoundError, NotADirectoryError, ConnectionRefusedError):

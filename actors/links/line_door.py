@@ -5,6 +5,7 @@ Bounds: ``STRANGERS_MAX`` that have not said it yet (the oldest gives way), a li
 
 from __future__ import annotations
 
+import os
 import socket
 from collections.abc import Callable
 from contextlib import suppress
@@ -13,6 +14,9 @@ from typing import Generic, TypeVar
 
 from actorgrid.errors import ActorGridError, StartFailed
 from actorgrid.transports.peer.calls import NetLoop
+from actorgrid.transports.peer_uid import uid_of_peer
+
+from ..work.isolation.own_sockets import DOOR_MODE, make_door
 
 STRANGERS_MAX = 64
 BACKLOG = 64
@@ -44,11 +48,11 @@ class LineDoor(Generic[L]):
 
     def listen(self, path: Path, what: str) -> None:
         """Take processes at *path*. Raises StartFailed, which names *what* there is not."""
-        path.unlink(missing_ok=True)
         listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_NONBLOCK | socket.SOCK_CLOEXEC)
         try:
-            listener.bind(str(path))
-            path.chmod(0o600)
+            door = make_door(path)
+            listener.bind(str(door))
+            door.chmod(DOOR_MODE)
             listener.listen(BACKLOG)
         except OSError as error:
             listener.close()
@@ -73,11 +77,19 @@ class LineDoor(Generic[L]):
             local, _ = self._listener.accept()
         except OSError:
             return  # it went away again
-        while len(self._strangers) >= STRANGERS_MAX:
-            self._dismiss(next(iter(self._strangers)))
+        self._make_room(uid_of_peer(local))
         local.setblocking(False)
         self._strangers[local] = b""
         self._loop.watch(local.fileno(), lambda: self._hear(local))
+
+    def _make_room(self, uid: int) -> None:
+        """Dismiss a stranger where there are as many as there may be: the oldest of that uid, if it has more than one
+        in four, so that no user's work keeps all others out."""
+        own = [each for each in self._strangers if uid_of_peer(each) == uid]
+        if len(own) >= STRANGERS_MAX // 4 and uid != os.geteuid():
+            self._dismiss(own[0])
+        while len(self._strangers) >= STRANGERS_MAX:
+            self._dismiss(next(iter(self._strangers)))
 
     def _hear(self, local: socket.socket) -> None:
         said = self._strangers.get(local)

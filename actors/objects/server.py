@@ -14,7 +14,6 @@ import resource
 import secrets
 import select
 import socket
-import struct
 import threading
 import zlib
 from collections import deque
@@ -24,6 +23,7 @@ from pathlib import Path
 from time import monotonic
 from typing import Any, NoReturn
 
+from actorgrid.configs.work_uids import is_of_work
 from actorgrid.errors import ActorGridError, MalformedBody, PeerRefused, TransportError
 from actorgrid.transports.frames import FrameDecoder, encode_frame
 from actorgrid.transports.object_frames import (
@@ -40,6 +40,7 @@ from actorgrid.transports.object_frames import (
     encode_welcome,
     parse_process_frame,
 )
+from actorgrid.transports.peer_uid import uid_of_peer
 
 from .block_allocator import FileOf, Punch, StoreLimits
 from .core import Instruction, ObjectStoreCore
@@ -50,19 +51,21 @@ READ_BYTES = 256 * 1024
 HELLO_BYTES = 4096
 MAX_CONNECTIONS = 4096
 MAX_STRANGERS = 64
+CONNECTIONS_OF_UID_MAX, STRANGERS_OF_UID_MAX = 512, 16
+"""Of work that has a uid of its own: that of one user keeps no others out."""
 MAX_UNSENT_BYTES = 64 * 2**20
 """Of answers to one process: one that reads none is hung up on."""
 PAUSE_BYTES = 2**20
 """While so much of answers is not sent to a process, it is not listened to: it may ask for more than memory holds."""
 TICK_S = 0.5
-_CREDENTIALS = struct.Struct("3i")
 
 
 class _Process:
     """A process that is connected, or a stranger that has not said hello."""
 
-    def __init__(self, connection: socket.socket) -> None:
+    def __init__(self, connection: socket.socket, uid: int) -> None:
         self.socket = connection
+        self.uid = uid
         self.decoder = FrameDecoder(MAX_STORE_FRAME)
         self.welcome = False
         self.unsent: deque[tuple[memoryview, int]] = deque()  # with a descriptor that goes along, or -1
@@ -138,15 +141,23 @@ class ObjectStore:
         except OSError:
             return
         strangers = [fd for fd, process in self._processes.items() if not process.welcome]
-        _, uid, _ = _CREDENTIALS.unpack(connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size))
-        if len(self._processes) >= MAX_CONNECTIONS or uid not in (os.geteuid(), 0):
+        uid = uid_of_peer(connection)
+        if len(self._processes) >= MAX_CONNECTIONS or not self._may_come(uid):
             connection.close()
             return
         if len(strangers) >= MAX_STRANGERS:
             self._drop(strangers[0])  # who said nothing yet gives way
         connection.setblocking(False)
-        self._processes[connection.fileno()] = _Process(connection)
+        self._processes[connection.fileno()] = _Process(connection, uid)
         self._epoll.register(connection, select.EPOLLIN)
+
+    def _may_come(self, uid: int) -> bool:
+        """Whether a process of that uid may: the agent's, and work that has one of its own, in its bounds."""
+        if uid in (os.geteuid(), 0):
+            return True
+        others = [process for process in self._processes.values() if process.uid == uid]
+        strangers = sum(not process.welcome for process in others)
+        return is_of_work(uid) and len(others) < CONNECTIONS_OF_UID_MAX and strangers < STRANGERS_OF_UID_MAX
 
     def _attend(self, fd: int, process: _Process, reads: bool = True) -> None:
         if self._processes.get(fd) is not process:

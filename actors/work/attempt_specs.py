@@ -30,7 +30,7 @@ from .inputs import BroughtInputs
 from .isolation.device_nodes import denied_nodes
 from .isolation.plan import basic_spec
 from .mps_variables import NO_MPS
-from .python_environment_spec import asked_of, enter_environment, environment_of_job, environments_in
+from .python_environment_spec import asked_of, enter_environment, environment_of_job, environments_in, limits_of
 from .secret_files import secrets_spec
 from .service_ports import give_port, give_python, give_rank
 from .shim_link import SPEC_VERSION
@@ -208,6 +208,53 @@ def standby_spec(server: Server, host_tag: str, kind: str, worker_id: str, title
     if apart is not None:
         spec["apart"] = apart
     return spec
+
+
+def pool_worker_spec(server: Server, host_tag: str, worker_id: str, pool: str, number: int) -> WorkSpec:
+    """The spec of a worker of a pool, for sessions."""
+    paths = server.host.paths
+    env = work_environment(os.environ, {}, {}, host_tag=host_tag, work_id=worker_id)
+    return {
+        **standby_spec(server, host_tag, "worker", worker_id, f"actorgrid: worker {pool} {number}", env),
+        "job_id": "",
+        "worker": {
+            "worker_id": worker_id,
+            "pool": pool,
+            "number": number,
+            "socket_path": str(worker_socket(server, host_tag, worker_id)),
+            "working_dirs": str(paths.working_dirs_dir),
+            "environments": limits_of(paths, server.host.settings),
+            "objects": str(object_store_path(paths.work_sockets_dir, host_tag)),
+            "host_id": server.host.host_id,
+        },
+    }
+
+
+def lease_environment(
+    host_tag: str,
+    worker_id: str,
+    user: dict[str, str],
+    fixed: dict[str, str],
+    allocation: AllocationRecord,
+    credential_file: Path | None,
+) -> dict[str, str]:
+    """The variables of a worker under the lease of *allocation*: those that *user* asks for, and over them *fixed*."""
+    return work_environment(
+        os.environ,
+        user,
+        fixed,
+        host_tag=host_tag,
+        work_id=worker_id,
+        token=allocation.get("token", ()),
+        lease_id=allocation.get("allocation_id", ""),
+        credential_file=credential_file,
+        cpu_milli=int(allocation.get("cpu_milli", 0)),
+    )
+
+
+def worker_socket(server: Server, host_tag: str, worker_id: str) -> Path:
+    """Where clients come to a worker of a pool."""
+    return socket_path(server.host.paths.work_sockets_dir, f"{host_tag}/{worker_id}", "w")
 
 
 def socket_path(folder: Path, name: str, kind: str) -> Path:

@@ -66,7 +66,7 @@ from .outcomes import (
 from .process_tree import send
 from .shim_link import ShimLink
 from .standing import STANDING_S, StandingAttempts
-from .work_records import AttemptEnd, WorkStatus
+from .work_records import AttemptEnd, WorkStatus, uid_of
 from .zygote_link import ZygoteLink
 
 NO_MORE_TRIES = (DependencyFailed, InputLost, IsolationNotGiven)
@@ -142,7 +142,7 @@ class HostAttempts:
         self.standing.remove(attempt_id)  # the place is its own by now, or it is on it
         if live is not None and live.directory.exists() and not self._credentials.has(live.directory.credential_file):
             # From before our start: the API may have moved.
-            self._credentials.write(live.directory.credential_file, allocation, live.directory.read_spec())
+            self._credentials.write(live.directory.credential_file, allocation, uid_of(live.directory.read_spec()))
         if live is None and not self._stopping and attempt_id not in self._waiting:
             if reason := reason_to_end(job):
                 self._begin_granted(attempt_id, reason)
@@ -464,7 +464,7 @@ class HostAttempts:
             if worker is None:
                 await self.apart.keep(spec, job)
             attempt.directory.create(spec, durably=worker is None)
-            self._credentials.write(attempt.directory.credential_file, allocation, spec)
+            self._credentials.write(attempt.directory.credential_file, allocation, uid_of(spec))
         if not self._renewer.may_start(attempt.isolation_s) or attempt.stop_reason in ASKED_TO_END:
             if worker is not None:
                 self.functions.give_back(worker)

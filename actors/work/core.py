@@ -1,9 +1,10 @@
 """Which worker serves which lease, when workers start and when they go: decisions only, carried out by leases.py.
 
 A worker that has run nobody's code takes any lease of its pool: environment and devices are set as it is handed
-over. Once used it is bound to that session, environment and devices: it goes back to idle only for the same
-session, and only without GPUs (a process that touched a device may hold memory there); else it is retired.
-Forking a new one costs milliseconds, so nothing is gained by trusting a used one further.
+over. One that is kept apart has a uid from its start, and is started for a lease of that uid's user. Once used it is
+bound to that session, environment and devices: it goes back to idle only for the same session, and only without GPUs
+(a process that touched a device may hold memory there); else it is retired. Forking a new one costs milliseconds, so
+nothing is gained by trusting a used one further.
 """
 
 from __future__ import annotations
@@ -22,6 +23,8 @@ class LeaseKey:
     session_id: str
     gpu_uuids: tuple[str, ...]
     env: tuple[tuple[str, str], ...]
+    uid: int = 0
+    """That of the work, where it is kept apart; 0: the agent's."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,6 +34,7 @@ class StartWorker:
     worker_id: str
     pool: str
     number: int
+    uid: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,6 +85,8 @@ class PoolWorker:
     spoiled: bool = False
     idle_since: float = 0.0
     """When its session let go of it, where it is idle for that one."""
+    uid: int = 0
+    """As of ``LeaseKey``: it serves no lease of another."""
 
 
 class WorkerPools:
@@ -103,12 +109,14 @@ class WorkerPools:
 
     # -- events
 
-    def adopt(self, worker_id: str, pool: str, number: int, lease_id: str | None, key: LeaseKey | None) -> None:
+    def adopt(
+        self, worker_id: str, pool: str, number: int, lease_id: str | None, key: LeaseKey | None, uid: int = 0
+    ) -> None:
         """Take over a worker that lives from before this start."""
         if pool not in self._sizes:
             pool = next(iter(self._sizes))
         state = LEASED if lease_id else IDLE
-        self.workers[worker_id] = PoolWorker(worker_id, pool, number, state, lease_id, key)
+        self.workers[worker_id] = PoolWorker(worker_id, pool, number, state, lease_id, key, uid=uid)
         if lease_id and key:
             self._keys[lease_id] = (pool, key)
 
@@ -124,17 +132,26 @@ class WorkerPools:
             if idle_for_s > self._idle_s.get(worker.pool, idle_for_s):
                 todo.append(self._retire(worker))
         for pool, (warm, _most) in self._sizes.items():
-            fresh = [each for each in self._of(pool) if each.state in (STARTING, IDLE) and each.key is None]
+            fresh = self._fresh(pool)
             idle = [each for each in fresh if each.state == IDLE]
-            if idle and len(fresh) - len(self._waiting[pool]) > warm:
+            if idle and len(fresh) - self._reserved(pool) > warm:
                 todo.append(self._retire(idle[-1]))
+            # One of a uid that is idle was started for a lease that ended before it was ready.
+            of_uids = [each for each in self._of(pool) if each.uid and each.state == IDLE and each.key is None]
+            todo += [self._retire(each) for each in of_uids]
         return todo
+
+    def _fresh(self, pool: str) -> list[PoolWorker]:
+        """Those that any lease may have that is not kept apart."""
+        return [each for each in self._of(pool) if each.state in (STARTING, IDLE) and each.key is None and not each.uid]
+
+    def _reserved(self, pool: str) -> int:
+        return sum(not self._keys[lease_id][1].uid for lease_id in self._waiting[pool])
 
     def _fill(self) -> list[Instruction]:
         started: list[Instruction] = []
         for pool, (warm, most) in self._sizes.items():
-            fresh = sum(1 for each in self._of(pool) if each.state in (STARTING, IDLE) and each.key is None)
-            reserved = len(self._waiting[pool])
+            fresh, reserved = len(self._fresh(pool)), self._reserved(pool)
             while not self._stopping and fresh - reserved < warm and len(self._of(pool)) < most:
                 started.append(self._start(pool))
                 fresh += 1
@@ -234,13 +251,13 @@ class WorkerPools:
     def _of(self, pool: str) -> list[PoolWorker]:
         return [worker for worker in self.workers.values() if worker.pool == pool]
 
-    def _start(self, pool: str) -> StartWorker:
+    def _start(self, pool: str, uid: int = 0) -> StartWorker:
         self._made += 1
         taken = {worker.number for worker in self._of(pool)}
         number = next(count for count in range(1, len(taken) + 2) if count not in taken)
-        worker = PoolWorker(f"{pool}-{self._prefix}-{self._made}", pool, number, STARTING)
+        worker = PoolWorker(f"{pool}-{self._prefix}-{self._made}", pool, number, STARTING, uid=uid)
         self.workers[worker.worker_id] = worker
-        return StartWorker(worker.worker_id, pool, number)
+        return StartWorker(worker.worker_id, pool, number, uid)
 
     def _retire(self, worker: PoolWorker) -> RetireWorker:
         worker.state = RETIRING
@@ -251,7 +268,7 @@ class WorkerPools:
         todo: list[Instruction] = []
         for lease_id in list(waiting):
             key = self._keys[lease_id][1]
-            idle = [each for each in self._of(pool) if each.state == IDLE and not each.spoiled]
+            idle = [each for each in self._of(pool) if each.state == IDLE and not each.spoiled and each.uid == key.uid]
             match = [each for each in idle if each.key == key] or [each for each in idle if each.key is None]
             if not match:
                 continue  # a later one may have a worker bound to it idle; a fresh one goes to the first in line
@@ -259,14 +276,17 @@ class WorkerPools:
             worker.state, worker.lease_id, worker.key = LEASED, lease_id, key
             waiting.remove(lease_id)
             todo.append(LendWorker(worker.worker_id, lease_id))
-        starting = sum(1 for each in self._of(pool) if each.state == STARTING)
+        starting = Counter(each.uid for each in self._of(pool) if each.state == STARTING)
         most = self._sizes[pool][1]
-        while len(waiting) > starting and not self._stopping:
+        for lease_id in list(waiting) if not self._stopping else ():
+            uid = self._keys[lease_id][1].uid
+            if starting[uid]:
+                starting[uid] -= 1  # one is on its way
+                continue
             if len(self._of(pool)) >= most:
                 bound = next((each for each in self._of(pool) if each.state == IDLE), None)
                 if bound is not None:
-                    todo.append(self._retire(bound))  # idle for another session: its room is wanted
+                    todo.append(self._retire(bound))  # idle for others: its room is wanted
                 break
-            todo.append(self._start(pool))
-            starting += 1
+            todo.append(self._start(pool, uid))
         return [*todo, *self._fill()]

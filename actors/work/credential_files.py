@@ -10,7 +10,6 @@ from actorgrid.supervisors.envelope import GetStatus
 from actorgrid.supervisors.server import Server
 
 from .credentials import credential, read_key, write_file
-from .work_records import WorkSpec
 
 ASK_S = 2.0
 ASK_FIRST_S, ASK_MAX_S = 0.1, 5.0
@@ -36,12 +35,11 @@ class CredentialFiles:
         """Whether the file was written since this start."""
         return path in self._files
 
-    def write(self, path: Path, allocation: AllocationRecord, spec: WorkSpec | None = None) -> None:
+    def write(self, path: Path, allocation: AllocationRecord, uid: int = 0) -> None:
         """Let the work that *allocation* was granted to find the API by the file *path*.
 
-        *spec*: of an attempt, which says whose the file is, now and whenever it is written anew.
+        *uid*: whose the file is, now and whenever it is written anew; 0: the agent's.
         """
-        uid = spec["apart"]["uid"] if spec is not None and "apart" in spec else 0
         text = credential(self._key, allocation)
         self._files[path] = text, uid
         if not write_file(path, self._url, text, uid):

@@ -19,6 +19,7 @@ from .attempt_dir import AttemptDir, is_id
 from .containers import REMOVE_S, ContainerRemoval
 from .containment import RECORD, end_left, read_record, remove_record, unrecorded
 from .groups import groups_of
+from .isolation.own_sockets import DOORS
 from .process_tree import find_marked
 from .work_records import WorkStatus
 
@@ -61,8 +62,15 @@ def remove_dead_sockets(folder: Path, now: float | None = None) -> int:
     now = time.time() if now is None else now
     removed = 0
     for path in folder.iterdir():
+        if path.name == DOORS:
+            removed += remove_dead_sockets(path, now)
+            continue
         if path.is_dir():
             removed += _remove_dead_actors(path, now)
+            continue
+        if path.is_symlink():
+            if not path.exists():  # of a door that is there no more
+                path.unlink(missing_ok=True)
             continue
         with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_NONBLOCK) as probe:
             try:
@@ -74,6 +82,17 @@ def remove_dead_sockets(folder: Path, now: float | None = None) -> int:
                 removed += 1
             except OSError:
                 continue  # gone, or busy: somebody listens
+    return removed
+
+
+def remove_dead_actors_of_users(users_dir: Path) -> int:
+    """The same of the folders that work with uids of its own has made for its actors."""
+    now, removed = time.time(), 0
+    for sockets in users_dir.glob("*/sockets"):
+        with os.scandir(sockets) as listed:
+            removed += sum(
+                _remove_dead_actors(Path(entry.path), now) for entry in listed if entry.is_dir(follow_symlinks=False)
+            )
     return removed
 
 

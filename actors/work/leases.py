@@ -12,12 +12,11 @@ from typing import Any
 
 from actorgrid.actors.ledger.client import LedgerClient
 from actorgrid.actors.ledger.commands import ReleaseLease
-from actorgrid.actors.ledger.record_types import NO_ALLOCATION, NO_HOST, NO_JOB, AllocationRecord, DeviceRecord
+from actorgrid.actors.ledger.record_types import NO_ALLOCATION, NO_HOST, NO_JOB, AllocationRecord
 from actorgrid.actors.ledger.records import isolation_of
 from actorgrid.errors import (
     ActorGridError,
     DiskFull,
-    IsolationNotGiven,
     LedgerRefused,
     Overloaded,
     UnknownAllocation,
@@ -28,7 +27,7 @@ from actorgrid.supervisors.server import Server
 
 from ..gpu.enforcement import enforced_of_lease, kernel_limits
 from .attempt_dir import AttemptDir, is_id
-from .attempt_specs import object_store_path, socket_path, standby_spec
+from .attempt_specs import lease_environment, pool_worker_spec, worker_socket
 from .attempts import COMMIT_AGAIN_S, LOOK_AGAIN_S
 from .containment import Containment
 from .core import (
@@ -45,14 +44,16 @@ from .core import (
     WorkerPools,
 )
 from .credential_files import CredentialFiles
-from .environment import PYTHON, device_variables, host_tag, work_environment
+from .environment import PYTHON, device_variables, host_tag
 from .housekeeping import end_marked
+from .isolation.host import WorkIsolation
+from .isolation.plan import keep_worker_apart, own_variables
+from .lease_levels import LeaseLevels
 from .lease_renewer import LeaseRenewer
 from .mps_variables import NO_MPS, may_join, mps_variables
 from .process_tree import send
-from .python_environment_spec import limits_of
 from .shim_link import ShimLink
-from .work_records import WorkSpec
+from .work_records import WorkSpec, uid_of
 from .worker_end import WorkerEnding, ending_of, has_lease, read_lease, write_lease
 from .worker_figures import PoolFigures, WorkerFigures, use_of
 from .zygote_link import ZygoteLink
@@ -70,9 +71,16 @@ class Leases:
     """The workers of this host's pools and the leases they serve."""
 
     def __init__(
-        self, server: Server, ledger: LedgerClient, zygote: ZygoteLink, renewer: LeaseRenewer, files: CredentialFiles
+        self,
+        server: Server,
+        ledger: LedgerClient,
+        zygote: ZygoteLink,
+        renewer: LeaseRenewer,
+        files: CredentialFiles,
+        isolation: WorkIsolation,
     ) -> None:
         self._credentials = files
+        self._levels = LeaseLevels(server, ledger, isolation)
         pools = server.host.settings.work.pools
         sizes = {name: (getattr(pools, name).warm, getattr(pools, name).max) for name in type(pools).model_fields}
         self.workers_started_total = 0
@@ -121,13 +129,13 @@ class Leases:
                 send(shim_pid, signal.SIGKILL)
                 self._server.spawn(end_marked(self._server, self._tag, directory))
                 continue
-            key = None
+            key, uid = None, uid_of(spec)
             if lease is not None:
                 env = tuple((name, value) for name, value in lease["env"])
-                key = LeaseKey(lease["session_id"], tuple(lease["gpu_uuids"]), env)
+                key = LeaseKey(lease["session_id"], tuple(lease["gpu_uuids"]), env, uid)
             worker = spec["worker"]
             lease_id = lease["lease_id"] if lease is not None else None
-            self._pools.adopt(folder.name, worker["pool"], worker["number"], lease_id, key)
+            self._pools.adopt(folder.name, worker["pool"], worker["number"], lease_id, key, uid)
             if lease is not None:
                 self._secrets[folder.name] = lease["secret"]
                 self._given.add(folder.name)
@@ -152,9 +160,25 @@ class Leases:
         if worker is not None:
             path = self._credential_file(worker.worker_id, allocation["allocation_id"])
             if not self._credentials.has(path):
-                self._credentials.write(path, allocation)  # from before our start: the API may have moved
+                self._credentials.write(path, allocation, worker.uid)  # from before our start: the API may have moved
+        elif allocation["allocation_id"] not in self._pools.leases():
+            if not self._levels.is_open(allocation):
+                self._granted(allocation, 0)
+            elif self._levels.ask(allocation["allocation_id"]):
+                self._server.spawn(self._grant_apart(allocation))
+
+    async def _grant_apart(self, allocation: AllocationRecord) -> None:
+        lease_id = allocation["allocation_id"]
+        uid = await self._levels.uid_of(allocation)
+        if uid is not None and lease_id not in self._detaching:
+            self._granted(allocation, uid)
+        elif lease_id in self._levels.refused:
+            for waiter in self._attaching.pop(lease_id, []):
+                waiter.set(None)
+
+    def _granted(self, allocation: AllocationRecord, uid: int) -> None:
         env = tuple(sorted((allocation.get("env") or {}).items()))
-        key = LeaseKey(allocation["owner"]["session_id"], tuple(allocation["gpu_uuids"]), env)
+        key = LeaseKey(allocation["owner"]["session_id"], tuple(allocation["gpu_uuids"]), env, uid)
         self._carry_out(
             self._pools.lease_granted(allocation["allocation_id"], allocation.get("pool") or "general", key)
         )
@@ -164,6 +188,7 @@ class Leases:
         for waiter in self._attaching.pop(lease_id, []):
             waiter.fail(UnknownAllocation(f"lease {lease_id} was released", asked=lease_id))
         self._detaching.discard(lease_id)
+        self._levels.forget(lease_id)
         self._carry_out(self._pools.lease_ended(lease_id))
 
     def known(self) -> list[str]:
@@ -252,21 +277,17 @@ class Leases:
 
         Raises IsolationNotGiven, UnknownAllocation, WorkerLost, HostIsolated; Overloaded when no worker came in time.
         """
-        if self._server.host.settings.work.isolation == "full":
-            await self.detach(lease_id)
-            raise IsolationNotGiven(
-                "workers of sessions are there before their user, and cannot be kept apart as this host keeps all work",
-                asked="work.isolation = full",
-                hint="run it as a job: durable=True, or client.run",
-            )
         await self._renewer.until_may_start(ATTACH_WAIT_S)
         worker = self._pools.worker_of(lease_id)
-        if worker is None:
+        if worker is None and lease_id not in self._levels.refused:
             waiter = Waiter()
             self._attaching.setdefault(lease_id, []).append(waiter)
             self._server.runtime.after(ATTACH_WAIT_S, lambda: waiter.fail(self._no_worker(lease_id)))
             await waiter
             worker = self._pools.worker_of(lease_id)
+        if refused := self._levels.refused.get(lease_id):
+            await self.detach(lease_id)
+            raise refused
         if worker is None:
             raise self._no_worker(lease_id)
         if worker.worker_id in self._given:
@@ -318,6 +339,7 @@ class Leases:
             await waiter
         await self._release(lease_id)
         self._detaching.discard(lease_id)
+        self._levels.forget(lease_id)
 
     def end_worker_of(self, lease_id: str, reason: str) -> bool:
         """End the worker of a lease at once, for that *reason*; whether it has one."""
@@ -377,8 +399,8 @@ class Leases:
     def _carry_out(self, instructions: list[Instruction]) -> None:
         for instruction in instructions:
             match instruction:
-                case StartWorker(worker_id, pool, number):
-                    self._server.spawn(self._start(worker_id, pool, number))
+                case StartWorker(worker_id, pool, number, uid):
+                    self._server.spawn(self._start(worker_id, pool, number, uid))
                 case LendWorker(worker_id, lease_id):
                     self.figures.lent(worker_id, self._now())
                     self._open(worker_id, lease_id)
@@ -405,28 +427,16 @@ class Leases:
         self._detaching.discard(lease_id)
 
     def _socket_path(self, worker_id: str) -> Path:
-        return socket_path(self._server.host.paths.work_sockets_dir, f"{self._tag}/{worker_id}", "w")
+        return worker_socket(self._server, self._tag, worker_id)
 
-    async def _start(self, worker_id: str, pool: str, number: int) -> None:
+    async def _start(self, worker_id: str, pool: str, number: int, uid: int) -> None:
         if self._left:
             return
         paths = self._server.host.paths
         directory = AttemptDir(paths.workers_dir, worker_id)
-        title, env = f"actorgrid: worker {pool} {number}", self._environment(worker_id, {}, [], ())
-        spec: WorkSpec = {
-            **standby_spec(self._server, self._tag, "worker", worker_id, title, env),
-            "job_id": "",
-            "worker": {
-                "worker_id": worker_id,
-                "pool": pool,
-                "number": number,
-                "socket_path": str(self._socket_path(worker_id)),
-                "working_dirs": str(paths.working_dirs_dir),
-                "environments": limits_of(paths, self._server.host.settings),
-                "objects": str(object_store_path(paths.work_sockets_dir, self._tag)),
-                "host_id": self._server.host.host_id,
-            },
-        }
+        spec = pool_worker_spec(self._server, self._tag, worker_id, pool, number)
+        if uid:
+            keep_worker_apart(spec, uid, self._levels.user_of(uid), paths)
         try:
             directory.create(spec)
             await self._zygote.fork(str(directory.path), self._unused_until())
@@ -471,28 +481,6 @@ class Leases:
             waiter.fail(WorkerLost(f"worker {worker_id} died before it was ready"))
         self._carry_out(self._pools.worker_ended(worker_id))
 
-    def _environment(
-        self,
-        worker_id: str,
-        user: dict[str, str],
-        devices: list[DeviceRecord],
-        granted: tuple[str, ...],
-        allocation: AllocationRecord | None = None,
-        mps: Mapping[str, str] = NO_MPS,
-    ) -> dict[str, str]:
-        grant = allocation or NO_ALLOCATION
-        return work_environment(
-            os.environ,
-            user,
-            {**device_variables(devices, granted), **mps},
-            host_tag=self._tag,
-            work_id=worker_id,
-            token=grant.get("token", ()),
-            lease_id=grant.get("allocation_id", ""),
-            credential_file=self._credential_file(worker_id, grant["allocation_id"]) if grant else None,
-            cpu_milli=int(grant.get("cpu_milli", 0)),
-        )
-
     def _credential_file(self, worker_id: str, lease_id: str) -> Path:
         # One for each lease: what the lease before left running must not find the next one's.
         return AttemptDir(self._server.host.paths.workers_dir, worker_id).path / f"credential-{lease_id}.json"
@@ -512,11 +500,17 @@ class Leases:
             self._opening.setdefault(worker_id, [])
             self._server.spawn(self._open_under_mps(worker_id, lease_id, allocation))
             return
+        uid = self._pools.workers[worker_id].uid
         if allocation:
-            self._credentials.write(self._credential_file(worker_id, lease_id), allocation)
+            self._credentials.write(self._credential_file(worker_id, lease_id), allocation, uid)
         devices = self._ledger.hosts.get(str(allocation.get("host")), NO_HOST).get("devices", [])
         key = self._pools.key_of(lease_id)
-        env = self._environment(worker_id, dict(key.env), devices, key.gpu_uuids, allocation, mps or NO_MPS)
+        file = self._credential_file(worker_id, lease_id) if allocation else None
+        fixed = {**device_variables(devices, key.gpu_uuids), **(mps or NO_MPS)}
+        env = lease_environment(self._tag, worker_id, dict(key.env), fixed, allocation, file)
+        if uid:
+            folder = self._server.host.paths.workers_dir / worker_id
+            env = own_variables(env, folder, str(allocation.get("user_id", "")), uid)
         secret = secrets.token_urlsafe(32)
         self._secrets[worker_id] = secret
         self._given.discard(worker_id)

@@ -40,6 +40,7 @@ from .housekeeping import (
     old_blobs,
     remove_attempts,
     remove_blobs,
+    remove_dead_actors_of_users,
     remove_dead_sockets,
     remove_old_workers,
     sizes_of_outputs,
@@ -106,7 +107,8 @@ class WorkerManager(LedgerFollower):
         self._renewer = LeaseRenewer(self, self._ledger, self._renew, self._take_up_all, self._patience, self._strays)
         self._credentials = CredentialFiles(self)
         self._attempts = HostAttempts(self, self._ledger, self._zygote, self._renewer, self._credentials)
-        self._leases = Leases(self, self._ledger, self._zygote, self._renewer, self._credentials)
+        isolation = self._attempts.apart
+        self._leases = Leases(self, self._ledger, self._zygote, self._renewer, self._credentials, isolation)
         self._objects = ObjectStoreProcess(self, self._zygote)
         self._usage = UsageKeeper(self, self._ledger)
         self._attempts.usage_of = self._usage.usage_of
@@ -122,6 +124,7 @@ class WorkerManager(LedgerFollower):
     def start(self) -> None:
         """Start the zygote and take up what lives. The ledger is followed as soon as it answers."""
         remove_dead_sockets(self.host.paths.work_sockets_dir)
+        remove_dead_actors_of_users(self.host.paths.users_dir)
         self._zygote.on_ready = lambda _containment: self._note_containment()
         self._credentials.start()
         self._zygote.start()

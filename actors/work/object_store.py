@@ -19,6 +19,7 @@ from .attempt_dir import AttemptDir, is_id
 from .attempt_specs import object_store_path, standby_spec
 from .environment import host_tag, passed_on
 from .housekeeping import end_marked
+from .isolation.own_sockets import make_door
 from .linux import MARK_ATTEMPT, MARK_HOST
 from .shim_link import ShimLink
 from .work_records import WorkSpec
@@ -127,13 +128,19 @@ class ObjectStoreProcess:
         settings = self._server.host.settings.objects
         worker_id = f"objects-{secrets.token_hex(4)}"
         directory = AttemptDir(paths.workers_dir, worker_id)
+        try:
+            door = make_door(object_store_path(paths.work_sockets_dir, self._tag))
+        except OSError as error:
+            self._server.log.warning("no object store: its socket cannot be made: %s", error.strerror)
+            await self._again()
+            return
         env = {**passed_on(os.environ), MARK_ATTEMPT: worker_id, MARK_HOST: self._tag}
         spec: WorkSpec = {
             **standby_spec(self._server, self._tag, KIND, worker_id, "actorgrid: objects", env),
             "job_id": "",
             "cwd": "/",
             "objects": {
-                "socket_path": str(object_store_path(paths.work_sockets_dir, self._tag)),
+                "socket_path": str(door),
                 "host_id": self._server.host.host_id,
                 "folder": str(paths.objects_dir),
                 "memory_bytes": settings.memory or int(MEMORY_SHARE * memory_of_machine()),

@@ -15,6 +15,7 @@ from actorgrid.transports.stack_room import with_stack_room
 from .attempt_dir import AttemptDir
 from .containment import Containment
 from .function_shim import FunctionShim
+from .isolation.own_sockets import DOOR_MODE
 from .job_channels import channel_path
 from .linux import adopt_orphans, boot_seconds
 from .shim import Shim
@@ -48,6 +49,8 @@ def run_shim(folder: str, ready: int, deadline: float, containment: Containment)
     if place is not None:
         sockets.append(place["socket_path"])
         inherited.append(listen(sockets[-1]))
+        if spec["kind"] == "objects":
+            os.chmod(sockets[-1], DOOR_MODE)  # who comes to its folder may come in
     channels = None
     if spec["kind"] in CHANNEL_KINDS:
         sockets.append(channel_path(spec["control_path"]))

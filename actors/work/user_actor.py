@@ -73,7 +73,8 @@ def _place_of(reference: ActorReference) -> tuple[str, str]:
     """
     store, host_id = here.whereabouts()
     folder = os.path.dirname(reference.path)
-    if reference.host_id and store and host_id and host_id != reference.host_id:
+    is_elsewhere = bool(host_id and host_id != reference.host_id) or _has_own_sockets(store)
+    if reference.host_id and store and is_elsewhere:
         folder = os.path.join(os.path.dirname(store), os.path.basename(folder))
     elif reference.made_afar_by:
         raise NotSupported(
@@ -88,6 +89,15 @@ def _place_of(reference: ActorReference) -> tuple[str, str]:
             actor_elsewhere=True,
         )
     return os.path.join(folder, os.path.basename(reference.path)), host_id
+
+
+def _has_own_sockets(store: str) -> bool:
+    """Whether we are kept apart, and have another folder of sockets than the host (isolation/own_sockets.py), which is
+    the agent's: others come to us by the agent, and a folder that is not there yet is made."""
+    try:
+        return bool(store) and os.stat(os.path.dirname(store)).st_uid != os.geteuid()
+    except OSError:
+        return False
 
 
 class UserActor:
@@ -106,6 +116,7 @@ class UserActor:
         self._reference = reference
         self.checkpoints = checkpoints
         self._path = path or reference.path
+        self._makes_folder = self._path != reference.path or _has_own_sockets(here.whereabouts().store)
         self.host_id = host_id
         self._thing = thing
         self._most = max_concurrency
@@ -127,7 +138,7 @@ class UserActor:
     def _bind(self, listener: socket.socket) -> None:
         folder = os.path.dirname(self._path)
         while True:
-            if self._path != self._reference.path:
+            if self._makes_folder:
                 os.makedirs(folder, mode=0o700, exist_ok=True)
             with contextlib.suppress(FileNotFoundError):
                 os.unlink(self._path)  # of the incarnation before, which nobody listens at
@@ -135,7 +146,7 @@ class UserActor:
                 listener.bind(self._path)
                 return
             except FileNotFoundError:
-                if self._path == self._reference.path:
+                if not self._makes_folder:
                     raise  # its creator is gone
                 # Otherwise another actor of that creator has ended here just now, and taken the folder with it.
 
@@ -167,7 +178,7 @@ class UserActor:
             self._epoll.close()
             with contextlib.suppress(OSError):  # its creator may have cleared up already
                 os.unlink(self._path)
-            if self._path != self._reference.path:
+            if self._makes_folder:
                 with contextlib.suppress(OSError):  # others of that creator are here
                     os.rmdir(os.path.dirname(self._path))
         return self.calls

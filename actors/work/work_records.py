@@ -159,6 +159,15 @@ class ContainerSpec(TypedDict):
     """The UUIDs of the granted devices, by vendor."""
 
 
+class SocketsSpec(TypedDict):
+    """The sockets of work that has a uid of its own (isolation/own_sockets.py)."""
+
+    at: str
+    """The folder in which the host has its own."""
+    own: str
+    """The one that the work has at that path."""
+
+
 class ApartSpec(TypedDict):
     """How work is kept from what is not its own (isolation/confine.py)."""
 
@@ -175,6 +184,7 @@ class ApartSpec(TypedDict):
     """At ``full``: the files of the agent that it reads."""
     gang: bool
     """Whether other members of its gang may be on this host: they share memory."""
+    sockets: NotRequired[SocketsSpec]
 
 
 class WorkSpec(TypedDict):
@@ -438,6 +448,7 @@ _FUNCTION = {
 _FUNCTION_MAY = {"steps": _calls, "step_inputs": _places, "objects": _text, "host_id": _text}
 _WORKER = {"worker_id": _text, "pool": _text, "number": _whole, "socket_path": _text}
 _STORE = {"socket_path": _text, "host_id": _text, "folder": _text, "memory_bytes": _whole, "disk_bytes": _whole}
+_APART_MAY = {"sockets": _map({"at": _text, "own": _text})}
 _APART = {
     "level": _text,
     "hidden": _texts,
@@ -482,7 +493,7 @@ _SPEC_MAY = {
     ),
     "objects": _map(_STORE),
     "secrets": _map({"folder": _text, "variables": _text_map}),
-    "apart": _map(_APART),
+    "apart": _map(_APART, _APART_MAY),
     "devices_denied": _nodes,
     "pty": _truth,
     "attempts_dir": _text,
@@ -556,6 +567,11 @@ def call_of(spec: WorkSpec) -> CallSpec:
         "timeout_s": spec["timeout_s"],
         "function": spec["function"],
     }
+
+
+def uid_of(spec: WorkSpec | None) -> int:
+    """The uid of work that has one of its own; 0: the agent's."""
+    return spec["apart"]["uid"] if spec is not None and "apart" in spec else 0
 
 
 def status_of(fields: object) -> WorkStatus | None:

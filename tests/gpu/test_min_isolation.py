@@ -8,10 +8,16 @@ import pytest
 from pydantic import ValidationError
 
 from actorgrid.actors.cluster.explain.why import JobContext, explain_job
-from actorgrid.actors.gpu.enforcement import enforced_of_job, enough_devices, host_lacks, isolation_counts
+from actorgrid.actors.gpu.enforcement import (
+    enforced_of_job,
+    enforced_of_lease,
+    enough_devices,
+    host_lacks,
+    isolation_counts,
+)
 from actorgrid.actors.gpu.feasibility import check_feasible
 from actorgrid.actors.ledger.isolation_records import is_kept_apart
-from actorgrid.actors.ledger.kept_apart import level_of, wanted_level
+from actorgrid.actors.ledger.kept_apart import level_of, level_of_worker, wanted_level
 from actorgrid.actors.ledger.record_types import HostRecord, JobRecord
 from actorgrid.demand import Demand
 from actorgrid.errors import BadRequest, IsolationNotGiven
@@ -90,6 +96,23 @@ def test_a_job_has_the_level_that_its_tenant_and_its_wish_say() -> None:
     assert level_of(both, job("files=kernel", container={}), mps=False) == "off"
     assert level_of(cast("Any", kept("off")), job("files=kernel"), mps=False) == "off"
     assert level_of(both, job("files=kernel"), mps=True) == "basic"
+    assert wanted_level(both, job("gpu_memory=driver")) == "basic", "no namespace holds that"
+    assert wanted_level(both, job("files=kernel,gpu_memory=driver")) == "full"
+
+
+def test_a_sessions_worker_has_the_level_of_its_user_where_there_are_uids() -> None:
+    root, weak = kept(), kept(full=False)
+    shut_in = {"setting": "auto", "levels": {"off": {}, "basic": {**BASIC, "files": "none"}, "full": FULL}}
+    ann = {"mps": False, "user_id": "ann@lab"}
+    assert level_of_worker(cast("Any", root), **ann) == "full"
+    assert level_of_worker(cast("Any", root), "ann", mps=False) == "basic"
+    assert level_of_worker(cast("Any", root), "ann@lab", mps=True) == "basic"
+    assert level_of_worker(cast("Any", weak), **ann) == level_of_worker(cast("Any", shut_in), **ann) == "basic"
+    assert level_of_worker(cast("Any", kept("full")), "ann", mps=False) == "full"
+    assert level_of_worker(cast("Any", kept("off")), **ann) == "off"
+    lease = cast("Any", {"user_id": "ann@lab", "gpu_milli": 0, "gpu_memory_mib": 0, "gpu_uuids": []})
+    assert enforced_of_lease(host("strong", root), lease)[0]["files"] == "kernel"
+    assert enforced_of_lease(host("weak", weak), lease)[0]["files"] == "cooperative"
 
 
 def test_a_grant_states_who_enforces_what_and_a_limit_that_is_not_asked_for_is_none() -> None:

@@ -114,7 +114,7 @@ def test_no_pool_outgrows_its_size_and_no_worker_has_two_leases(steps: list[tupl
         worker = workers[number % len(workers)] if workers else "none"
         match step:
             case "grant":
-                made.lease_granted(f"L{number}", "general", LeaseKey(f"s{number % 2}", (), ()))
+                made.lease_granted(f"L{number}", "general", LeaseKey(f"s{number % 2}", (), (), uid=number % 2 * 7))
             case "end":
                 made.lease_ended(f"L{number}")
             case "ready":
@@ -129,6 +129,7 @@ def test_no_pool_outgrows_its_size_and_no_worker_has_two_leases(steps: list[tupl
         leases = [each.lease_id for each in made.workers.values() if each.lease_id]
         assert len(leases) == len(set(leases))
         assert set(leases) <= set(made.leases())
+        assert all(each.uid == made.key_of(each.lease_id).uid for each in made.workers.values() if each.lease_id)
     for _ in range(12):  # when all goes well from here, every lease is served as room allows
         for worker in list(made.workers.values()):
             if worker.state == "starting":
@@ -139,6 +140,28 @@ def test_no_pool_outgrows_its_size_and_no_worker_has_two_leases(steps: list[tupl
                 made.worker_ended(worker.worker_id)
     served = sum(1 for lease in made.leases() if made.worker_of(lease))
     assert served == min(3, len(list(made.leases())))
+
+
+def test_a_worker_of_a_uid_serves_that_alone_and_a_warm_one_makes_room_for_it() -> None:
+    made = pools(warm=1, most=1)
+    (warm,) = started(made.tick())
+    made.worker_ready(warm)
+    apart = LeaseKey("s1", (), (), uid=7)
+    assert made.lease_granted("L1", "general", apart) == [RetireWorker(warm)]
+    (own,) = [each for each in made.worker_ended(warm) if isinstance(each, StartWorker)]
+    assert own.uid == 7
+    assert made.lease_ended("L1") == [] and made.worker_ready(own.worker_id) == []
+    assert made.lease_granted("L2", "general", CPU) == [RetireWorker(own.worker_id)]
+
+
+def test_a_worker_of_a_uid_that_nobody_waits_for_is_ended() -> None:
+    made = pools(warm=1)
+    (warm,) = started(made.tick())
+    made.worker_ready(warm)
+    (own,) = started(made.lease_granted("L1", "general", LeaseKey("s1", (), (), uid=7)))
+    made.lease_ended("L1")
+    made.worker_ready(own)
+    assert made.tick() == [RetireWorker(own)]
 
 
 def test_a_worker_started_for_a_lease_that_ended_meanwhile_does_not_stay() -> None:

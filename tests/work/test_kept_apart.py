@@ -43,6 +43,15 @@ def rig() -> Iterator[Rig]:
     shutil.rmtree(around)
 
 
+LISTS_DOORS = """
+import os, sys
+try:
+    print(os.listdir(sys.argv[1]))
+except OSError as error:
+    print(type(error).__name__)
+"""
+
+
 def run(rig: Rig, name: str, program: str, *arguments: str, user: str, **fields: Any) -> str:
     job = rig.run(name, command=["python3", "-c", textwrap.dedent(program), *arguments], user_id=user, **fields)
     assert job["state"] == "succeeded", job["error"]
@@ -74,7 +83,9 @@ def test_nothing_that_a_hostile_job_of_a_tenant_tries_goes_through(rig: Rig) -> 
     assert secret.exists()
     tried = json.loads(run(rig, "hostile", HOSTILE, facts_of(rig, "hostile", pid, secret), user=ANN))
     went_through = {name: said for name, said in tried.items() if said not in REFUSED}
-    assert went_through == {"attempts": "['hostile.1']"}
+    # Of the sockets it sees its uid's own folder, in which the agent's doors are, and no list of those.
+    assert went_through == {"attempts": "['hostile.1']", "control socket": "['doors']"}
+    assert run(rig, "doors", LISTS_DOORS, str(rig.paths.work_sockets_dir / "doors"), user=ANN) == "PermissionError\n"
     assert not Path("/etc/actorgrid-was-here").exists()
     assert os.stat(f"/proc/{pid}").st_uid != 0
     os.kill(pid, signal.SIGKILL)

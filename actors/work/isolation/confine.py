@@ -12,6 +12,7 @@ from __future__ import annotations
 import os
 import stat
 import sys
+from collections.abc import Iterable
 from contextlib import suppress
 from pathlib import Path
 
@@ -32,6 +33,7 @@ from ..linux import (
 from ..work_records import ApartSpec
 from . import calls
 from .own_folders import HOME, TMP
+from .own_sockets import DOORS
 
 _COVER = MS_NOSUID | MS_NODEV | MS_NOEXEC
 _COVER_OPTIONS = "mode=0711,size=256k"
@@ -67,8 +69,9 @@ def confine_a_little(spec: ApartSpec) -> None:
 def enter_own_namespaces(spec: ApartSpec, cwd: str) -> None:
     """Have mounts, System V's shared memory and host name of our own. Raises OSError.
 
-    Of the data directory there is the attempt's own folder and what it is to read, and of the runtime directory
-    nothing. /tmp, /var/tmp and /dev/shm are its own. *cwd* is there, wherever it lies, if its uid may enter it.
+    Of the data directory there is the attempt's own folder and what it is to read, and of the runtime directory its own
+    sockets and the agent's doors. /tmp, /var/tmp and /dev/shm are its own. *cwd* is there, wherever it lies, if its uid
+    may enter it.
     """
     attempt = spec["attempt"]
     # Members of a gang on one host speak over shared memory.
@@ -78,17 +81,27 @@ def enter_own_namespaces(spec: ApartSpec, cwd: str) -> None:
     tmp = os.open(os.path.join(attempt, TMP), os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
     paths = dict.fromkeys((attempt, *spec["read"], *_OWN_CODE))
     kept = {path: os.open(path, os.O_PATH | os.O_CLOEXEC) for path in paths}
+    sockets: list[tuple[str, int]] = []
+    if "sockets" in spec:
+        at, folder = spec["sockets"]["at"], spec["sockets"]["own"]
+        for place, source in ((at, folder), (os.path.join(at, DOORS), os.path.join(at, DOORS))):
+            sockets.append((place, os.open(source, os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)))
     above: dict[str, int] = {}
     # Its home is the usual case, and ours alone until it begins: nothing there has to be followed.
     if cwd != os.path.join(attempt, HOME) and not is_below(cwd, attempt):
         # One that lies around what is hidden comes before it: over it, it would uncover it, and cover our own folder.
         hides_it = any(is_below(cwd, folder) for folder in spec["hidden"])
         (kept if hides_it else above)[cwd] = _opened_as(cwd, spec["uid"])
+    shut = _shut_around((*kept, *spec["hidden"]))
     for folder in ("/tmp", "/var/tmp"):  # nosec B108 - covered, not used
         if os.path.isdir(folder):
             mount(f"/proc/self/fd/{tmp}", folder, None, MS_BIND)
     if not spec["gang"] and os.path.isdir(_SHARED_MEMORY):
         mount("actorgrid", _SHARED_MEMORY, "tmpfs", MS_NOSUID | MS_NODEV, "mode=1777")
+    for folder in shut:
+        # Our own lies in a folder that others may not enter, root's home maybe: there is nothing but our own in it now.
+        if os.path.isdir(folder):  # not below one of those
+            mount("actorgrid", folder, "tmpfs", _COVER, _COVER_OPTIONS)
     for path, held in above.items():
         _uncover(path, held)
     for folder in spec["hidden"]:
@@ -96,7 +109,10 @@ def enter_own_namespaces(spec: ApartSpec, cwd: str) -> None:
         mount("actorgrid", folder, "tmpfs", _COVER, _COVER_OPTIONS)
     for path, held in kept.items():
         _uncover(path, held)
-    for held in (tmp, *above.values(), *kept.values()):
+    for path, held in sockets:
+        os.makedirs(path, mode=0o711, exist_ok=True)
+        mount(f"/proc/self/fd/{held}", path, None, MS_BIND)
+    for held in (tmp, *above.values(), *kept.values(), *(held for _, held in sockets)):
         os.close(held)
     with suppress(OSError):  # in a container, where parts of /proc are covered
         mount("proc", "/proc", "proc", _COVER, "hidepid=2")
@@ -138,6 +154,23 @@ def _opened_as(path: str, uid: int) -> int:
     finally:
         os.seteuid(0)
         os.setegid(0)
+
+
+def _shut_around(paths: Iterable[str]) -> list[str]:
+    """The topmost folder around each of *paths* that not everybody may enter, where there is one; in order."""
+    entered, shut = set(), set()
+    for path in paths:
+        folder = ""
+        for part in path.split(os.sep)[1:-1]:
+            folder = f"{folder}{os.sep}{part}"
+            if folder in shut:
+                break
+            if folder not in entered:
+                if os.path.isdir(folder) and not os.stat(folder).st_mode & stat.S_IXOTH:
+                    shut.add(folder)
+                    break
+                entered.add(folder)
+    return sorted(shut)
 
 
 def _uncover(path: str, held: int) -> None:

@@ -7,8 +7,9 @@ import os
 from actorgrid.access import tenant_of
 from actorgrid.actors.ledger.client import LedgerClient
 from actorgrid.actors.ledger.isolation_records import KeptApartRecord
-from actorgrid.actors.ledger.kept_apart import wanted_level
+from actorgrid.actors.ledger.kept_apart import level_of_worker, wanted_level, wanted_of_user, why_worker_not_full
 from actorgrid.actors.ledger.record_types import JobRecord
+from actorgrid.errors import IsolationNotGiven
 from actorgrid.supervisors.server import Server
 
 from ..live_attempt import LiveAttempt
@@ -63,6 +64,29 @@ class WorkIsolation:
             missing="; ".join(missing) or "this host cannot",
             default_cwd=not job.get("cwd") and "working_dir" not in spec,
         )
+
+    def may_be_full(self, user: str) -> bool:
+        """Whether workers of that user's sessions are to have a uid of its own, as far as that is known yet."""
+        return wanted_of_user(self._kept(self._zygote.means), user) == "full"
+
+    async def uid_of_worker(self, user: str, *, mps: bool) -> int:
+        """The uid that workers of that user's sessions have from their start; 0: the agent's, they are not kept apart.
+
+        Raises IsolationNotGiven where the setting is ``full`` and they cannot have that; DiskFull, WorkerLost.
+        """
+        await self._zygote.tried()
+        means, kept = self._zygote.means, self._kept(self._zygote.means)
+        if level_of_worker(kept, user, mps=mps) == "full":
+            return self._uids.uid_of(user)
+        if kept["setting"] == "full":
+            missing = "; ".join(means.missing()) if means is not None else ""
+            raise IsolationNotGiven(
+                "workers of sessions cannot be kept apart here as this host keeps all work",
+                asked="work.isolation = full",
+                found=why_worker_not_full(kept, mps=mps) if "full" in kept["levels"] else missing,
+                hint="run it as a job: durable=True, or client.run",
+            )
+        return 0
 
     async def until_alone(self, attempt: LiveAttempt, ledger: LedgerClient) -> None:
         """Wait until no work of another tenant that was granted before has anything here, where all have one uid.

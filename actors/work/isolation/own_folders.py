@@ -10,6 +10,7 @@ from pathlib import Path
 from actorgrid.actors.files.untrusted_files import remove_tree
 
 from ..work_records import ApartSpec
+from .own_sockets import make_own_sockets
 
 HOME, TMP = "home", "tmp"
 """In the attempt's folder: its home, and what it has for /tmp."""
@@ -37,6 +38,8 @@ def make_own_folders(spec: ApartSpec, own_cwd: Path) -> None:
             # Files are second names of those that were sent, which are for everybody to read: they stay the agent's.
             if stat.S_ISLNK(os.lstat(os.path.join(at, name)).st_mode):
                 os.lchown(os.path.join(at, name), uid, uid)
+    if "sockets" in spec:
+        make_own_sockets(spec["sockets"], uid)
     for path in spec["read"]:
         os.chmod(path, 0o644)  # in a folder of the agent's, which only it can enter
 

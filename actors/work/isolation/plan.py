@@ -16,6 +16,7 @@ from actorgrid.isolation_words import lacking
 from ..work_records import ApartSpec, WorkSpec
 from .confine import lies_in
 from .own_folders import HOME, TMP
+from .own_sockets import sockets_spec
 from .uids import WorkUids
 
 
@@ -115,20 +116,49 @@ def _full(spec: WorkSpec, uid: int, paths: HostPaths, default_cwd: bool, user: s
         function = spec["function"]
         read = [function["payload_path"], *function["inputs"].values()]
         function["result_path"] = str(home / Path(function["result_path"]).name)
-        function.pop("objects", None)  # the store's socket is for the agent's uid
+        if not uid:
+            function.pop("objects", None)  # it makes no sockets to come to the store
     if default_cwd:
         spec["cwd"] = str(home)
-    spec["env"] |= {"HOME": str(home), "USER": user, "LOGNAME": user}
-    for name in ("TMPDIR", "XDG_CACHE_HOME", "XDG_DATA_HOME", "XDG_RUNTIME_DIR"):
-        spec["env"].pop(name, None)  # the agent's, which the work cannot enter
+    spec["env"] = own_variables(spec["env"], folder, user, uid)
+    spec["apart"] = full_spec(folder, uid, paths, read)
+    spec["apart"]["gang"] = "RANK" in spec["env"] and spec["env"].get("WORLD_SIZE", "1") != "1"
+
+
+def keep_worker_apart(spec: WorkSpec, uid: int, user: str, paths: HostPaths) -> None:
+    """Add to the spec of a worker of sessions that it is *user*'s, and so of that *uid*, from its start."""
+    folder = paths.workers_dir / spec["id"]
+    home = folder / HOME
+    spec["cwd"] = str(home)
+    spec["env"] = own_variables(spec["env"], folder, user, uid)
+    spec["apart"] = full_spec(folder, uid, paths, [])
+    # What the host has of these was made by others, and is shared with others.
+    spec["worker"]["working_dirs"] = str(home / ".cache" / "actorgrid" / "working_dirs")
+    spec["worker"]["environments"]["folder"] = str(home / ".cache" / "actorgrid" / "environments")
+
+
+def own_variables(env: dict[str, str], folder: Path, user: str, uid: int) -> dict[str, str]:
+    """The variables of work that is kept apart in *folder*, instead of those of the agent's user in *env*."""
+    home = str(folder / HOME)
+    # The agent's, which the work cannot enter.
+    agents = ("TMPDIR", "XDG_CACHE_HOME", "XDG_DATA_HOME", "XDG_RUNTIME_DIR")
+    kept = {name: value for name, value in env.items() if name not in agents}
     if not uid:
-        spec["env"]["TMPDIR"] = str(folder / TMP)  # without mounts, /tmp is everybody's
-    spec["apart"] = {
+        kept["TMPDIR"] = str(folder / TMP)  # without mounts, /tmp is everybody's
+    return {**kept, "HOME": home, "USER": user, "LOGNAME": user}
+
+
+def full_spec(folder: Path, uid: int, paths: HostPaths, read: list[str]) -> ApartSpec:
+    """What the spec says of work at full, whose own folder that is. *read*: files of the agent that it reads."""
+    spec: ApartSpec = {
         "level": "full",
         "hidden": [str(paths.data_dir), str(paths.runtime_dir)],
         "no_new_privs": True,
         "uid": uid,
         "attempt": str(folder),
         "read": read,
-        "gang": "RANK" in spec["env"] and spec["env"].get("WORLD_SIZE", "1") != "1",
+        "gang": False,
     }
+    if uid:
+        spec["sockets"] = sockets_spec(paths, uid)
+    return spec

@@ -16,10 +16,9 @@ from pathlib import Path
 
 from actorgrid.actors.files.untrusted_files import open_to_write, read_whole
 from actorgrid.configs.fsync import sync_folder
+from actorgrid.configs.work_uids import BLOCK, BLOCKS, FIRST_UID
 from actorgrid.errors import IsolationNotGiven, NotARegularFile
 
-FIRST_UID, BLOCK, BLOCKS = 1_900_000_000, 65_536, 3_700
-"""Above what systemd-nspawn takes (up to 1,879,048,191), and below 2^31."""
 REGISTRY = Path("/var/lib/actorgrid/uid_blocks.json")
 """On a disk: uids outlive a boot, and so must the word whose they are."""
 REGISTRY_BYTES_MAX = 4 * 2**20

@@ -12,9 +12,10 @@ import os
 from pathlib import Path
 
 from actorgrid.configs.fsync import sync_folder
+from actorgrid.configs.work_uids import BLOCK, BLOCKS, FIRST_UID
 from actorgrid.errors import DiskFull, IsolationNotGiven
 
-from .uid_blocks import BLOCK, BLOCKS, FIRST_UID, REGISTRY, claim_block
+from .uid_blocks import REGISTRY, claim_block
 
 TABLE_BYTES_MAX = 16 * 2**20
 

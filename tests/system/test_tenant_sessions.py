@@ -1,0 +1,120 @@
+"""Sessions and actors of a tenant's users on a real host that runs as root: kept apart, with all that others can do."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import actorgrid
+from actorgrid.actors.work.isolation.probes import try_out
+from tests.processes import until
+from tests.system.agent import closing_all
+from tests.system.cluster_host import ClusterHost
+
+pytestmark = [
+    pytest.mark.system,
+    pytest.mark.skipif(os.geteuid() != 0, reason="only an agent that runs as root has other uids for work"),
+]
+
+
+@actorgrid.actor(cpus=0.05)
+class Tally:
+    """Counts, and says as whom."""
+
+    def __init__(self, begin: int = 0) -> None:
+        self.count = begin
+
+    def add(self, more: int) -> int:
+        self.count += more
+        return self.count
+
+    def uid(self) -> int:
+        import os
+
+        return os.getuid()
+
+    def size(self, data: bytes) -> int:
+        return len(data)
+
+
+def who() -> int:
+    import os
+
+    return os.getuid()
+
+
+def size(data: bytes) -> int:
+    return len(data)
+
+
+def inner() -> tuple[int, int, int]:
+    """A task that submits a task, and makes an actor that it calls."""
+    import os
+
+    with actorgrid.connect() as client:
+        uid = client.submit(who, cpus=0.05).result(60)
+        tally = Tally.on(client).create(5)
+        return os.getuid(), uid, tally.add(2).result(60)
+
+
+@pytest.fixture(scope="module")
+def host() -> Iterator[ClusterHost]:
+    if try_out().best != "full":
+        pytest.skip(f"this host cannot keep work apart: {'; '.join(try_out().missing())}")
+    around = Path(tempfile.mkdtemp())
+    around.chmod(0o755)
+    made = ClusterHost(around / "host", "simulated:2xH100-80GB")
+    with closing_all((made,)):
+        made.found()
+        yield made
+    shutil.rmtree(around)
+
+
+def client_of(host: ClusterHost, user: str, tenant: str) -> actorgrid.Client:
+    made = host.cli_json("key", "create", "--user", user, "--role", "user", "--tenant", tenant)
+    return actorgrid.connect(made["url"], made["key"], ca_fingerprint=made["ca_fingerprint"])
+
+
+def test_tasks_of_two_tenants_have_uids_and_large_values_come_and_go(host: ClusterHost) -> None:
+    with client_of(host, "ann", "lab") as ann, client_of(host, "bob", "works") as bob:
+        first, other = (client.submit(who, cpus=0.05).result(60) for client in (ann, bob))
+        assert 0 != first != other != 0
+        assert ann.submit(who, cpus=0.05, durable=True).result(60) == first
+        data = os.urandom(3 * 2**20)
+        assert ann.submit(size, data, cpus=0.05).result(60) == len(data)
+        kept = ann.put(data)
+        assert ann.submit(size, kept, cpus=0.05).result(60) == len(data)
+        assert ann.submit(bytes, data, cpus=0.05).result(60) == data
+
+
+def test_an_actor_of_a_tenants_user_is_called_from_outside_and_from_its_tasks(host: ClusterHost) -> None:
+    with client_of(host, "ann", "lab") as ann:
+        tally = Tally.on(ann).create(1)
+        assert tally.add(2).result(60) == 3
+        assert tally.uid().result(60) == ann.submit(who, cpus=0.05).result(60) != 0
+        assert ann.submit(_call, tally, cpus=0.05).result(60) == 4
+        assert tally.size(os.urandom(2 * 2**20)).result(60) == 2 * 2**20
+        outer, nested, count = ann.submit(inner, cpus=0.05).result(120)
+        assert outer == nested != 0 and count == 7
+
+
+def _call(tally: Any) -> Any:
+    return tally.add(1).result(60)
+
+
+def test_a_detached_actor_of_a_tenants_user_has_its_uid_and_is_found_by_name(host: ClusterHost) -> None:
+    with client_of(host, "ann", "lab") as ann:
+        tally = Tally.options(detached=True, name="of ann").on(ann).create(10)
+        assert tally.add(1).result(60) == 11
+        assert tally.uid().result(60) == ann.submit(who, cpus=0.05).result(60) != 0
+    with client_of(host, "ann", "lab") as again:
+        found = again.actor("of ann")
+        assert found.add(1).result(60) == 12
+        found.stop()
+        until(lambda: not again.jobs(state="running"), "the actor to end")
