@@ -55,6 +55,7 @@ def list_scenarios(call: CommandContext, /) -> None:
 @click.option("--seed", type=click.IntRange(0), help="The first seed [1].")
 @click.option("--without", type=click.IntRange(0), multiple=True, metavar="N", help="Leave out strike N (repeat).")
 @click.option("--mutant", metavar="NAME", help="Plant a bug; `chaos mutants` lists them.")
+@click.option("--hostile-learner", is_flag=True, help="Add a learner whose key is in the wrong hands.")
 @click.option("--trace", is_flag=True, help="Print all that happened in every run.")
 @json_option
 @pass_call
@@ -66,6 +67,7 @@ def run(
     seed: int | None,
     without: Sequence[int],
     mutant: str | None,
+    hostile_learner: bool,
     trace: bool,
 ) -> int:
     """Play scenarios, all of them or those named, a run per seed.
@@ -89,7 +91,7 @@ def run(
         with progress(call.json or trace) as report:
             for name in chosen:
                 for number in range(first, first + count):
-                    result = play(name, number, node_class, keep_trace=trace, without=without)
+                    result = play(name, number, node_class, trace, without, hostile_learner)
                     done.append(result)
                     report(f"{name} {number}", len(done), len(chosen) * count)
                     if trace and not call.json:
@@ -168,7 +170,9 @@ def _explained(result: RunResult, node_class: Any, as_it_is: bool) -> RunResult:
     from actorgrid.chaos.simulator.shrink import shrink
 
     smaller = result if as_it_is else shrink(result, node_class)
-    return play(result.scenario, result.seed, node_class, keep_trace=True, without=smaller.without)
+    return play(
+        result.scenario, result.seed, node_class, keep_trace=True, without=smaller.without, hostile=result.hostile
+    )
 
 
 def _replay(result: RunResult, mutant: str | None) -> str:

@@ -17,8 +17,8 @@ VOTERS_MIN, VOTERS_MAX = 3, 7
 def some_change(cluster: Cluster, rng: Random) -> list[ConfChange]:
     """A change an operator might make: one voter more or less, a learner in or promoted, or two voters swapped."""
     config = cluster.config
-    voters, learners = list(config.voters), list(config.learners)
-    strangers = [id for id in cluster.nodes if id not in voters and id not in learners and cluster.nodes[id].up]
+    voters, learners = list(config.voters), [id for id in config.learners if id != cluster.hostile]
+    strangers = [id for id in cluster.nodes if id not in (*voters, *config.learners) and cluster.nodes[id].up]
     # Hosts whose log is broken go first: voters that can never vote must not become a majority.
     leaving = [id for id in voters if cluster.nodes[id].disk.broken] or voters
     kind = rng.choice(("learn", "promote", "remove", "demote", "swap", "join"))

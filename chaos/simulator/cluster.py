@@ -10,6 +10,7 @@ from actorgrid.actors.ledger.record_types import AllocationRecord, HostFacts
 from actorgrid.actors.raft.messages import ConfChange, ConfState, Dropped, HardState, RaftSnapshot
 
 from .clock import MS
+from .hostile_learner import HostileLearner, IdleAgent, IdleModelGateway
 from .node import SimulatedHost
 from .requests import Requester
 from .service_duties import unsettled
@@ -28,9 +29,11 @@ SHORT_LEASE_S = 10.0
 
 class Cluster:
     """The hosts of a run by id, from 1. Founding members start with one empty snapshot, so that whoever joins later
-    is sent one, too."""
+    is sent one, too. *hostile*: one more learner, in the wrong hands (hostile_learner.py)."""
 
-    def __init__(self, world: World, node_class: type[SimulatedHost], voters: int, learners: int = 0) -> None:
+    def __init__(
+        self, world: World, node_class: type[SimulatedHost], voters: int, learners: int = 0, hostile: bool = False
+    ) -> None:
         self.world = world
         self.nodes: dict[int, SimulatedHost] = {}
         self.leader_hooks: list[Trap] = []
@@ -39,7 +42,10 @@ class Cluster:
         self.lease_hooks: list[Trap] = []
         self.loss_hooks: list[Trap] = []
         self._node_class = node_class
-        founders = tuple(range(1, voters + learners + 1))
+        founders = tuple(range(1, voters + learners + hostile + 1))
+        self.hostile = founders[-1] if hostile else None
+        """Its id; the operator makes it no voter, and takes it off in the calm."""
+        world.hostile = f"n{self.hostile}" if hostile else ""
         state = node_class.ledger_class()
         state.pass_over(1, 1)
         self._founding = RaftSnapshot(1, 1, ConfState(founders[:voters], founders[voters:]), state.snapshot())
@@ -52,14 +58,19 @@ class Cluster:
         world.on_loss = lambda id: self._spring(self.loss_hooks, id)
         for id in founders:
             self._add(id, self._founding)
+        if self.hostile is not None:
+            own = self.nodes[self.hostile]
+            own.agent_class, own.model_gateway_class = IdleAgent, IdleModelGateway  # type: ignore[misc]  # of this one
         for node in self.nodes.values():
             node.disk.write([HardState(1, 0, 1)])
             node.disk.sync()
             node.boot()
+        if self.hostile is not None:
+            HostileLearner(self, self.nodes[self.hostile])
 
     def ids(self) -> list[int]:
         """The ids of all hosts that anybody might ask."""
-        return [id for id in self.nodes if id not in self._retired]
+        return [id for id in self.nodes if id not in self._retired and id != self.hostile]
 
     @property
     def up(self) -> list[SimulatedHost]:
@@ -129,9 +140,9 @@ class Cluster:
         elif broken is not None:
             changes = [ConfChange("remove", broken)]
             spare = next((id for id in self.nodes if id not in members and self.nodes[id].up and self._empty(id)), None)
-            if spare is None and (new := self.add_node()) is not None:
+            if spare is None and broken != self.hostile and (new := self.add_node()) is not None:
                 spare = new.id
-            if spare is not None:
+            if spare is not None and broken != self.hostile:
                 changes.append(ConfChange("add_voter" if broken in config.voters else "add_learner", spare))
             self.change_members(changes)
         leader = self.leader
@@ -146,6 +157,8 @@ class Cluster:
 
     def _hopeless(self, node: SimulatedHost) -> bool:
         """Whether the host can never take part again as it is."""
+        if node.id == self.hostile:
+            return True
         return node.disk.broken and not node.up
 
     def _empty(self, id: int) -> bool:
@@ -191,6 +204,8 @@ class Cluster:
         config = leader.core.status().config
         if config.voters_outgoing:
             return "the members are still changing"
+        if self.hostile in (*config.voters, *config.learners):
+            return "the hostile learner is a member"
         for id in (*config.voters, *config.learners):
             node = self.nodes[id]
             if not node.up:

@@ -6,11 +6,12 @@ run fast or slow. A mutant is a subclass: the classes it is made of are attribut
 
 from __future__ import annotations
 
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import ClassVar
 
+from actorgrid.actors.consensus.admission import Admission
 from actorgrid.actors.consensus.apply import apply_entry
 from actorgrid.actors.ledger.outcome import Outcome
 from actorgrid.actors.ledger.state import Ledger
@@ -20,7 +21,7 @@ from actorgrid.actors.raft.messages import Entry, Message, RaftConfig, RaftSnaps
 from actorgrid.actors.raft.storage.memory import MemoryStorage
 from actorgrid.actors.serving.messages import GatewayTold, ServiceWanted
 from actorgrid.chaos.checkers.checker import Voters
-from actorgrid.errors import LogCorrupted, LogFailed, StorageError
+from actorgrid.errors import LogCorrupted, LogFailed, MalformedMessage, StorageError
 
 from .agent import Agent
 from .clock import MS, SECOND
@@ -48,12 +49,14 @@ class SimulatedHost:
     agent_class: ClassVar[type[Agent]] = Agent
     leader_duties_class: ClassVar[type[LeaderDuties]] = LeaderDuties
     lock_service_class: ClassVar[type[LockService]] = LockService
+    model_gateway_class: ClassVar[type[SimulatedModelGateway]] = SimulatedModelGateway
 
     core: RaftCore
     ledger: Ledger
     gateway: SimulatedGateway
     agent: Agent
     lock_service: LockService
+    admission: Admission
     model_gateway: SimulatedModelGateway
 
     def __init__(
@@ -85,6 +88,8 @@ class SimulatedHost:
         # An entry that is given out now may have been counted under a configuration that has changed since.
         self._voters: deque[Voters] = deque(maxlen=CONFIGURATIONS_KEPT)
         self._mail: deque[Callable[[], None]] = deque()
+        self.refused: Counter[str] = Counter()
+        """Messages that were not taken, by reason."""
         if founding is not None:
             self.disk.write([founding])
             self.disk.sync()
@@ -109,6 +114,11 @@ class SimulatedHost:
     def runs(self, attempt_id: str) -> bool:
         """Whether a process of that attempt runs here and can answer."""
         return self.up and not self.paused and self.agent.runs(attempt_id)
+
+    @property
+    def refused_in_all(self) -> int:
+        """Messages and proposals that were not taken, in this life."""
+        return self.refused.total() + (self.admission.refused.total() if self.boots else 0)
 
     @property
     def leads(self) -> bool:
@@ -174,6 +184,13 @@ class SimulatedHost:
             self.up, self.why_down = False, error.code
             self.world.trace.add(self.name, f"stays down: {error.message}")
             return False
+        # Who else proposes here has clients of other hosts, too, so it is asked of one that is not trusted alone.
+        self.admission = Admission(
+            lambda: self.ledger,
+            lambda node: node in self.core.status().config.voters,
+            self.core.step,
+            lambda host_id, why: self.world.trace.add(self.name, f"takes no proposals of {host_id}: {why}"),
+        )
         self.gateway = self.gateway_class(self)
         self.lock_service = self.lock_service_class(self)
         self.world.trace.add(
@@ -182,7 +199,7 @@ class SimulatedHost:
         )
         self.later(self.rng.randrange(self._tick_us), self._tick)
         self.agent = self.agent_class(self)
-        self.model_gateway = SimulatedModelGateway(self)
+        self.model_gateway = self.model_gateway_class(self)
         self.world.tell(lambda checker: checker.restored(self, self.ledger.index, self.ledger))
         self.pump()
         return True
@@ -260,8 +277,19 @@ class SimulatedHost:
                 self._mail.append(lambda: self._deliver(sender, message))
             return
         if isinstance(message, bytes):
-            message = decode_message(message)
+            try:
+                message = decode_message(message)
+            except MalformedMessage as error:
+                self.refused[error.code] += 1
+                return
         if isinstance(message, Message):
+            if sender != f"n{message.sender}":
+                self.refused["of another sender"] += 1
+                return
+            if sender == self.world.hostile and message.kind == "propose":
+                self.admission.came(f"host{message.sender}", message, self.core.committed_at_most)
+                self.pump()
+                return
             if self.leader_duties is not None:
                 self.leader_duties.hears(message.kind, message.sender)
             self.core.step(message)
@@ -355,6 +383,7 @@ class SimulatedHost:
             self._commit(ready.committed)
         self.core.advance(ready)
         self._keep_snapshot()
+        self.admission.applied()
         if ready.committed:
             self.gateway.applied()
             self.agent.applied()
@@ -435,6 +464,8 @@ class SimulatedHost:
         if self.role != soft.role:
             self.world.trace.add(self.name, f"is {soft.role} in term {self.term}, leader {soft.leader or 'unknown'}")
         self.role, self.leader = soft.role, soft.leader
+        if soft.role != "leader":
+            self.admission.drop()
         if soft.role == "leader":
             self.world.leads(self, self.term)
 

@@ -49,6 +49,8 @@ class RunResult:
     without: tuple[int, ...] = ()
     figures: dict[str, int] = field(default_factory=dict)
     trace: tuple[str, ...] = ()
+    hostile: bool = False
+    """Whether one member was in the wrong hands."""
 
     @property
     def held(self) -> bool:
@@ -59,7 +61,8 @@ class RunResult:
     def replay(self) -> str:
         """The command line that plays the run again."""
         left_out = "".join(f" --without {number}" for number in self.without)
-        return f"actorgrid chaos run {self.scenario} --seed {self.seed}{left_out} --trace"
+        added = " --hostile-learner" if self.hostile else ""
+        return f"actorgrid chaos run {self.scenario} --seed {self.seed}{added}{left_out} --trace"
 
 
 class Recovery(Checker):
@@ -94,12 +97,14 @@ def play(
     node_class: type[SimulatedHost] = SimulatedHost,
     keep_trace: bool = False,
     without: Collection[int] = (),
+    hostile: bool = False,
 ) -> RunResult:
-    """Run the scenario of that name once. *without* leaves out strikes by their number in the plan.
+    """Run the scenario of that name once. *without* leaves out strikes by their number in the plan; *hostile* adds a
+    learner that is in the wrong hands.
 
     Raises BadRequest for an unknown scenario; whatever else goes wrong is the run's result.
     """
-    run = _Run(find(name), seed, node_class, keep_trace, frozenset(without))
+    run = _Run(find(name), seed, node_class, keep_trace, frozenset(without), hostile)
     checker = what = ""
     try:
         run.play()
@@ -123,6 +128,7 @@ def play(
         tuple(sorted(without)),
         run.figures(),
         tuple(run.world.trace.lines()),
+        hostile,
     )
 
 
@@ -133,14 +139,20 @@ def _where(error: BaseException) -> str:
 
 class _Run:
     def __init__(
-        self, scenario: Scenario, seed: int, node_class: type[SimulatedHost], keep_trace: bool, without: frozenset[int]
+        self,
+        scenario: Scenario,
+        seed: int,
+        node_class: type[SimulatedHost],
+        keep_trace: bool,
+        without: frozenset[int],
+        hostile: bool,
     ) -> None:
         self.steps = 0
         self._without = without
         self.world = World(seed, scenario.timing, checkers(), keep_trace)
         rng = self.world.rng("scenario")
         self._until_us = int(scenario.seconds * SECOND)
-        self.cluster = Cluster(self.world, node_class, rng.choice(scenario.voters), scenario.learners)
+        self.cluster = Cluster(self.world, node_class, rng.choice(scenario.voters), scenario.learners, hostile)
         faults = [fault for fault in scenario.faults if not scenario.swarm or rng.random() < 0.5]
         self.plan = sorted(
             (
@@ -209,6 +221,7 @@ class _Run:
             "term": max(node.term for node in nodes),
             "carried": self.world.network.carried,
             "lost": self.world.network.lost,
+            "refused": sum(node.refused_in_all for node in nodes),
             "jobs": sum(
                 max((node.ledger.counts for node in nodes if node.boots), key=lambda c: sum(c.values())).values()
             ),

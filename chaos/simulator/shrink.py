@@ -24,7 +24,7 @@ def shrink(failed: RunResult, node_class: type[SimulatedHost] = SimulatedHost) -
                 return best
             runs += 1
             fewer = {*best.without, *left[start : start + size]}
-            tried = play(failed.scenario, failed.seed, node_class, without=fewer)
+            tried = play(failed.scenario, failed.seed, node_class, without=fewer, hostile=failed.hostile)
             if tried.checker == failed.checker:
                 best = tried
         if size == 1 and best is before:

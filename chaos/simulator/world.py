@@ -60,6 +60,8 @@ class World:
         self.network = Network(self.clock, self.rng("network"))
         self.hosts: dict[int, Host] = {}
         self.faults_strike = True
+        self.hostile = ""
+        """The name of the member that is not to be trusted; empty: there is none."""
         self.on_leader: Callable[[int], None] = lambda id: None
         self.on_vote: Callable[[int], None] = lambda id: None
         self.on_commit: Callable[[int], None] = lambda id: None
