@@ -71,7 +71,6 @@ def why_not_full(job: JobRecord, *, mps: bool) -> str:
         "its Python environment is built by itself, for all": bool(job.get("environment")),
         "the agent would read its outputs out of a directory that others change": bool(job.get("outputs"))
         and not working_dir_of(job),
-        "its secrets are in files of the agent's": bool(job.get("secrets")),
         "MPS serves one uid at a time": mps,
     }
     return next((reason for reason, holds in reasons.items() if holds), "")

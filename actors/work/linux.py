@@ -27,6 +27,7 @@ _libc.timerfd_create.argtypes = [ctypes.c_int, ctypes.c_int]
 _libc.timerfd_settime.argtypes = [ctypes.c_int, ctypes.c_int, ctypes.c_void_p, ctypes.c_void_p]
 CLONE_NEWNS, CLONE_NEWUSER, CLONE_NEWPID = 0x0002_0000, 0x1000_0000, 0x2000_0000
 CLONE_NEWUTS, CLONE_NEWIPC = 0x0400_0000, 0x0800_0000
+MS_RDONLY, MS_REMOUNT = 1, 32
 MS_NOSUID, MS_NODEV, MS_NOEXEC, MS_BIND, MS_REC, MS_SLAVE = 2, 4, 8, 1 << 12, 1 << 14, 1 << 19
 _CAP_VERSION_3 = 0x2008_0522
 _TFD_TIMER_ABSTIME = 1

@@ -21,6 +21,7 @@ from actorgrid.supervisors.server import Server
 from ..gateway.messages import PlaceSecrets
 from ..ledger.record_types import JobRecord
 from .environment import host_tag
+from .isolation.own_folders import SECRETS
 from .work_records import SecretsSpec, WorkSpec
 
 PLACE_S = 60.0
@@ -88,7 +89,11 @@ def add_variables(spec: WorkSpec) -> None:
     secrets = spec.get("secrets")
     if secrets is None:
         return
-    spec["env"][FOLDER_VARIABLE] = secrets["folder"]
+    apart = spec.get("apart")
+    is_mounted = apart is not None and "secrets" in apart
+    spec["env"][FOLDER_VARIABLE] = (
+        os.path.join(apart["attempt"], SECRETS) if apart and is_mounted else secrets["folder"]
+    )
     for variable, name in secrets["variables"].items():
         value = read_whole(Path(secrets["folder"]), name, SECRET_BYTES_MAX) or b""
         if b"\0" in value:

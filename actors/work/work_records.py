@@ -185,6 +185,8 @@ class ApartSpec(TypedDict):
     gang: bool
     """Whether other members of its gang may be on this host: they share memory."""
     sockets: NotRequired[SocketsSpec]
+    secrets: NotRequired[str]
+    """At ``full``, with a uid: the folder of its secrets, which it finds in its own (``own_folders.SECRETS``)."""
 
 
 class WorkSpec(TypedDict):
@@ -448,7 +450,7 @@ _FUNCTION = {
 _FUNCTION_MAY = {"steps": _calls, "step_inputs": _places, "objects": _text, "host_id": _text}
 _WORKER = {"worker_id": _text, "pool": _text, "number": _whole, "socket_path": _text}
 _STORE = {"socket_path": _text, "host_id": _text, "folder": _text, "memory_bytes": _whole, "disk_bytes": _whole}
-_APART_MAY = {"sockets": _map({"at": _text, "own": _text})}
+_APART_MAY = {"sockets": _map({"at": _text, "own": _text}), "secrets": _text}
 _APART = {
     "level": _text,
     "hidden": _texts,

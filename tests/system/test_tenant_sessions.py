@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import base64
+import errno
 import os
 import shutil
 import tempfile
@@ -118,3 +120,29 @@ def test_a_detached_actor_of_a_tenants_user_has_its_uid_and_is_found_by_name(hos
         assert found.add(1).result(60) == 12
         found.stop()
         until(lambda: not again.jobs(state="running"), "the actor to end")
+
+
+READS_SECRETS = """
+import os
+folder = os.environ["ACTORGRID_SECRETS"]
+file = folder + "/hf"
+for act in (lambda: open(folder + "/more", "w"), lambda: os.chmod(file, 0o600), lambda: os.unlink(file)):
+    try:
+        act()
+        print("went through")
+    except OSError as error:
+        print(error.errno)
+facts = os.stat(file)
+print(os.getuid() == facts.st_uid != 0, oct(facts.st_mode & 0o777), open(file).read(), os.environ["TOKEN"])
+"""
+
+
+def test_secrets_are_the_uids_to_read_and_nobodys_to_write(host: ClusterHost) -> None:
+    with client_of(host, "ann", "lab") as ann:
+        ann.http.put("/api/secrets/hf", {"value": base64.b64encode(b"hidden").decode()})
+        job_id = ann.submit_job(command=["python3", "-c", READS_SECRETS], secrets=["hf:TOKEN"], cpus=0.05)["job_id"]
+        ended = ann.wait(job_id, 60)
+        assert ended["state"] == "succeeded", (ended["error"], host.cli("logs", job_id, check=False))
+        said = host.cli("logs", job_id).stdout.split("\n")
+    assert said[:4] == [*[str(errno.EROFS)] * 3, "True 0o400 hidden hidden"]
+    assert not list(Path("/dev/shm").glob(f"actorgrid-secrets-*/{job_id}*"))

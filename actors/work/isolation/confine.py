@@ -24,7 +24,9 @@ from ..linux import (
     MS_NODEV,
     MS_NOEXEC,
     MS_NOSUID,
+    MS_RDONLY,
     MS_REC,
+    MS_REMOUNT,
     MS_SLAVE,
     die_with_parent,
     mount,
@@ -32,7 +34,7 @@ from ..linux import (
 )
 from ..work_records import ApartSpec
 from . import calls
-from .own_folders import HOME, TMP
+from .own_folders import HOME, SECRETS, TMP
 from .own_sockets import DOORS
 
 _COVER = MS_NOSUID | MS_NODEV | MS_NOEXEC
@@ -86,6 +88,7 @@ def enter_own_namespaces(spec: ApartSpec, cwd: str) -> None:
         at, folder = spec["sockets"]["at"], spec["sockets"]["own"]
         for place, source in ((at, folder), (os.path.join(at, DOORS), os.path.join(at, DOORS))):
             sockets.append((place, os.open(source, os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)))
+    secrets = os.open(spec["secrets"], os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC) if "secrets" in spec else -1
     above: dict[str, int] = {}
     # Its home is the usual case, and ours alone until it begins: nothing there has to be followed.
     if cwd != os.path.join(attempt, HOME) and not is_below(cwd, attempt):
@@ -112,6 +115,11 @@ def enter_own_namespaces(spec: ApartSpec, cwd: str) -> None:
     for path, held in sockets:
         os.makedirs(path, mode=0o711, exist_ok=True)
         mount(f"/proc/self/fd/{held}", path, None, MS_BIND)
+    if secrets >= 0:
+        place = os.path.join(attempt, SECRETS)
+        mount(f"/proc/self/fd/{secrets}", place, None, MS_BIND)
+        mount("none", place, None, MS_BIND | MS_REMOUNT | MS_RDONLY | _COVER)  # in memory of the host's: not to fill
+        os.close(secrets)
     for held in (tmp, *above.values(), *kept.values(), *(held for _, held in sockets)):
         os.close(held)
     with suppress(OSError):  # in a container, where parts of /proc are covered

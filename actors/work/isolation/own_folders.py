@@ -12,8 +12,8 @@ from actorgrid.actors.files.untrusted_files import remove_tree
 from ..work_records import ApartSpec
 from .own_sockets import make_own_sockets
 
-HOME, TMP = "home", "tmp"
-"""In the attempt's folder: its home, and what it has for /tmp."""
+HOME, TMP, SECRETS = "home", "tmp", "secrets"
+"""In the attempt's folder: its home, what it has for /tmp, and where its secrets are mounted."""
 
 
 def make_own_folders(spec: ApartSpec, own_cwd: Path) -> None:
@@ -38,10 +38,21 @@ def make_own_folders(spec: ApartSpec, own_cwd: Path) -> None:
             # Files are second names of those that were sent, which are for everybody to read: they stay the agent's.
             if stat.S_ISLNK(os.lstat(os.path.join(at, name)).st_mode):
                 os.lchown(os.path.join(at, name), uid, uid)
+    if "secrets" in spec:
+        _give_secrets(Path(spec["secrets"]), Path(folder, SECRETS), uid)
     if "sockets" in spec:
         make_own_sockets(spec["sockets"], uid)
     for path in spec["read"]:
         os.chmod(path, 0o644)  # in a folder of the agent's, which only it can enter
+
+
+def _give_secrets(folder: Path, place: Path, uid: int) -> None:
+    """Have each file be the uid's to read; the folder stays ours, in one that nobody else enters, and is mounted at
+    *place* so that nothing in it can be written."""
+    place.mkdir(mode=0o711, exist_ok=True)
+    for name in os.listdir(folder):
+        os.chown(folder / name, uid, uid, follow_symlinks=False)
+    folder.chmod(0o755)
 
 
 def remove_own_folders(spec: ApartSpec) -> None:

@@ -122,6 +122,8 @@ def _full(spec: WorkSpec, uid: int, paths: HostPaths, default_cwd: bool, user: s
         spec["cwd"] = str(home)
     spec["env"] = own_variables(spec["env"], folder, user, uid)
     spec["apart"] = full_spec(folder, uid, paths, read)
+    if uid and "secrets" in spec:
+        spec["apart"]["secrets"] = spec["secrets"]["folder"]
     spec["apart"]["gang"] = "RANK" in spec["env"] and spec["env"].get("WORLD_SIZE", "1") != "1"
 
 
