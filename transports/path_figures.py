@@ -22,7 +22,8 @@ LocalPath = SocketPath | SharedMemoryPath
 MESSAGE_BYTES, LARGE_BYTES = 64, 2**20
 TRIPS = 2000
 LARGE_MESSAGES = 512
-LARGE_RING_BYTES = 4 * 2**20
+LARGE_RING_BYTES = 16 * 2**20
+"""So many messages of 1 MiB are on their way before one side waits for the other to have its turn."""
 
 
 class PathFigures(NamedTuple):

@@ -109,7 +109,8 @@ def _several_of_one(found: dict[str, dict[str, Any]]) -> dict[str, float] | None
 
 
 def _show(found: list[dict[str, Any]]) -> None:
-    say(f"{'path':<14} {'p50':>12} {'p99':>12} {'bandwidth':>11} {'CPU of both, at most':>27}")
+    costs = "CPU of both, at most" if any(each.get("cost") for each in found) else ""
+    say(f"{'path':<14} {'p50':>12} {'p99':>12} {'bandwidth':>11} {costs:>27}".rstrip())
     for each in found:
         if each["unavailable"]:
             say(f"{each['path']:<14} {each['unavailable']}")
