@@ -26,6 +26,7 @@ from tests.system.cluster_host import ClusterHost, own_address
 SERVER = str(Path(__file__).parents[1] / "serving" / "small_server.py")
 WORD = "hello"
 ASKED: dict[str, Any] = {"model": "far", "messages": [{"role": "user", "content": "hi"}]}
+HANGS_UP_S = 20.0
 Talk = Callable[[aiohttp.ClientSession], Awaitable[Any]]
 
 
@@ -48,7 +49,9 @@ class FarModel:
             headers = {"Authorization": f"Bearer {self.key}"}
             connector = aiohttp.TCPConnector(ssl=ssl.create_default_context(cafile=str(self.authority)))
             async with aiohttp.ClientSession(self.url, headers=headers, connector=connector) as session:
-                return await asyncio.wait_for(talk(session), 60)
+                told = await asyncio.wait_for(talk(session), 60)
+            await hung_up()
+            return told
 
         return asyncio.run(ask())
 
@@ -111,6 +114,14 @@ def far_model(tmp_path_factory: pytest.TempPathFactory) -> Iterator[FarModel]:
 def model(far_model: FarModel) -> FarModel:
     far_model.hold_back()
     return far_model
+
+
+async def hung_up() -> None:
+    """Wait until the loop has nothing open but its own pipe: TLS takes some turns to close, and nobody waits for it."""
+    selector = getattr(asyncio.get_running_loop(), "_selector")  # noqa: B009 - typed as if there were none
+    async with asyncio.timeout(HANGS_UP_S):
+        while len(selector.get_map()) > 1:
+            await asyncio.sleep(0.005)
 
 
 async def begin(session: aiohttp.ClientSession, **more: Any) -> str:
