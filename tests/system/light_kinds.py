@@ -115,7 +115,7 @@ class Contender(GenServer):
                         await self.register_global(name, timeout_s=0.2)
                         self.held.add(name)
                 if name in self.held:
-                    note(self.folder, "holds", name=name, by=me.slot, token=list(me.token))
+                    note(self.folder, "holds", what=name, by=me.slot, token=list(me.token))
             self.send_after(0.05, self.pid, "look")
 
     def watch(self) -> None:
