@@ -168,6 +168,17 @@ class LeaveStep:
 
 
 @dataclass(frozen=True, slots=True)
+class MoveWork:
+    """Drain a host, and have what may be stopped there start again elsewhere; for the leader.
+
+    Answer: {"moved", "stay"}, numbers of allocations. Raises NotFound.
+    """
+
+    host_id: str
+    by: str
+
+
+@dataclass(frozen=True, slots=True)
 class Why:
     """Why a job is where it is. Answer: {"job_id", "state", "reasons": [...], "next_step": str, ...}."""
 

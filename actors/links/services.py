@@ -25,6 +25,7 @@ from ..cluster.messages import (
     LeaveLeases,
     LeaveStep,
     ListFaults,
+    MoveWork,
     NoticeStates,
     WhyHost,
 )
@@ -83,6 +84,7 @@ WORKER_END_S = 8.0
 USAGE_S = 20.0
 END_MARGIN_S = 10.0
 LEAVE_STEP_S = 30.0
+MOVE_WORK_S = 30.0
 REACHES_S = 2.0
 FAULTS_MAX = 1000
 TOLD_S = 3.0
@@ -146,6 +148,7 @@ class Services:
             "end_all_work": self._end_all_work,
             "leave_step": self._leave_step,
             "leave_leases": self._leave_leases,
+            "move_work": self._move_work,
             "membership_present": self._membership_present,
             "membership_reaches": self._membership_reaches,
             "clock": self._clock,
@@ -213,6 +216,11 @@ class Services:
         flags = {name: fields.get(name) is True for name in ("now", "force", "cancel")}
         step = LeaveStep(_text(fields, "host_id"), _text(fields, "by"), **flags)
         return await self._server.call("cluster_manager", step, LEAVE_STEP_S)
+
+    async def _move_work(self, _asker: str, fields: Fields) -> Any:
+        """Have a drained host's work start again elsewhere: for the host that leads."""
+        order = MoveWork(_text(fields, "host_id"), _text(fields, "by"))
+        return await self._server.call("cluster_manager", order, MOVE_WORK_S)
 
     # -- files
 

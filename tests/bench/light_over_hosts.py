@@ -67,7 +67,7 @@ class Way:
 
 @registry.add("light_over_hosts")
 def light_over_hosts(runs: int) -> Iterator[Figure]:
-    """Two real agents, a shard on each; calls one at a time, then 1,000 ahead. Raises Skipped at the end without BEAM."""
+    """Two real agents, a shard on each; calls one at a time, then 1,000 ahead. Raises Skipped last, without BEAM."""
     with (
         tempfile.TemporaryDirectory() as folder,
         closing(ClusterHost(Path(folder) / "one", "simulated:1xH100-80GB")) as first,

@@ -21,6 +21,7 @@ from actorgrid.actors.cluster.messages import (
     LeaveLeases,
     LeaveStep,
     ListFaults,
+    MoveWork,
     NoticeStates,
     RenewSession,
     ReturnWorker,
@@ -113,6 +114,7 @@ CALLS: dict[str, dict[str, Any]] = {
     "restart": {"by": "me"},
     "end_all_work": {},
     "leave_step": {"host_id": "h2", "by": "me", "now": True, "force": False, "cancel": False},
+    "move_work": {"host_id": "h2", "by": "me"},
     "measure": {"data": b"x"},
     "membership_present": {},
     "clock": {},
@@ -187,6 +189,11 @@ class Everyone(Server):
     def _leave(self, request: LeaveStep) -> dict[str, Any]:
         self._texts(request)
         return {}
+
+    @handles(MoveWork)
+    def _move(self, request: MoveWork) -> dict[str, int]:
+        self._texts(request)
+        return {"moved": 0, "stay": 0}
 
     @handles(EndAllWork)
     def _end(self, _request: EndAllWork) -> int:

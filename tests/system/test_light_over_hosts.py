@@ -299,24 +299,31 @@ def test_a_lost_host_s_names_answer_on_another(
     shards.stop()
 
 
-def test_a_host_that_leaves_hands_its_shards_over_with_their_states(
-    client: Client, hosts: tuple[ClusterHost, ClusterHost], tmp_path: Path
+@pytest.mark.parametrize("how", ["leaves", "is drained"])
+def test_a_host_that_leaves_or_is_drained_hands_its_shards_over_with_their_states(
+    client: Client, hosts: tuple[ClusterHost, ClusterHost], tmp_path: Path, how: str
 ) -> None:
     third = ClusterHost(tmp_path / "three", "simulated:1xA100-80GB")
     with closing_all((third,)):
         third.join(hosts[0], str(hosts[0].token()["token"]))
-        shards = begun(client, "to hand over")
+        shards = begun(client, f"which {how}")
         own = hosts[0].hosts()[1]["node_id"]
         leaves = next(each for each in linked(shards) if each["host_id"] != own)
         name = f"counter_{leaves['slot']}"
         shards.call(name, ("add", 42))
-        third.cli("leave", "--now", timeout_s=120)
-        assert third.wait_for_end() == 0
+        if how == "leaves":
+            third.cli("leave", "--now", timeout_s=120)
+            assert third.wait_for_end() == 0
+        else:
+            said = hosts[0].cli("drain", leaves["host_id"], "--move", "--wait", "--timeout", "100s", timeout_s=120)
+            assert "is empty" in said.stdout
 
         def total() -> Any:
             with suppress(ActorGridError):
                 return shards.call(name, ("add", 0), 2.0)
 
         assert until(total, "the name answers again") == 42
-        assert {each["host_id"] for each in linked(shards)} == {own}
+        assert leaves["host_id"] not in {each["host_id"] for each in linked(shards)}
         shards.stop()
+        if how == "is drained":
+            third.cli("leave", "--now", timeout_s=120)

@@ -18,16 +18,16 @@ from dataclasses import dataclass
 from importlib.metadata import entry_points
 from time import time
 
-from actorgrid.actors.ledger.commands import DrainHost, PreemptAttempt
+from actorgrid.actors.ledger.commands import DrainHost
 from actorgrid.actors.ledger.record_types import HostRecord
-from actorgrid.actors.ledger.tables.preemption import may_ask
-from actorgrid.errors import ActorGridError, BadRequest, UnknownSetting
+from actorgrid.errors import BadRequest, UnknownSetting
 from actorgrid.supervisors.server import Server
 
 from ...host.messages import RestartServer
 from ...ledger.client import LedgerClient
 from ...links.messages import AskHost
 from ..messages import Rebalance
+from ..moving import move_work
 from ..rebalance import RebalancePlan
 from .core import Act
 from .outside_command import CommandEnd, run_command
@@ -37,7 +37,6 @@ OFF = "off"
 BY = "fault_detector"
 RESTART_S = 10.0
 PROPOSE_S = 10.0
-MOVED_MAX = 256
 """Attempts of one host that are asked to move at once; the others end where they are."""
 REBALANCE_S = 60.0
 NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.:-]{0,252}")
@@ -108,21 +107,8 @@ class Drain(RecoveryStrategy):
         """Drain the host, and ask its preemptible attempts to end."""
         ledger = means.ledger
         await ledger.propose(DrainHost(act.host_id, True, BY, at=time()), PROPOSE_S)
-        moved, stay = 0, 0
-        for allocation in [each for each in ledger.allocations.values() if each["host"] == act.host_id]:
-            job = ledger.jobs.get(allocation["owner"].get("job_id", ""))
-            if job is None or not may_ask(job) or moved >= MOVED_MAX:
-                stay += 1
-                continue
-            for_whom = f"the trouble of host {means.names['host']}"
-            grace_s = float(job["grace_s"])
-            ask = PreemptAttempt(allocation["allocation_id"], allocation["token"], grace_s, for_whom, ledger.term)
-            try:
-                await ledger.propose(ask, PROPOSE_S)
-                moved += 1
-            except ActorGridError as error:
-                means.server.log.info("%s stays: %s", allocation["allocation_id"], error)
-                stay += 1
+        for_whom = f"the trouble of host {means.names['host']}"
+        moved, stay = await move_work(ledger, act.host_id, for_whom, means.server.log)
         return RecoveryEnd(
             "done", f"it gets nothing new; {moved} attempts move, {stay} allocations stay until they end"
         )

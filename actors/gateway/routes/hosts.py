@@ -10,12 +10,14 @@ from actorgrid.actors.gateway.schemas.answers import DrainAnswer, DrainRequest, 
 from actorgrid.actors.gateway.server.route import RequestContext, Route, RouteTable
 from actorgrid.actors.host.messages import RestartHost
 from actorgrid.actors.ledger.commands import DrainHost
-from actorgrid.actors.links.messages import AskHost
-from actorgrid.errors import HostUnreachable, NotFound, WrongState
+from actorgrid.actors.links.messages import AskHost, AskLeader
+from actorgrid.errors import BadRequest, HostUnreachable, NotFound, WrongState
 
 ROUTES = RouteTable(Route)
 
 RESTART_S = 10.0
+MOVE_S = 30.0
+"""For up to 256 attempts to be asked, an entry of the ledger each."""
 
 
 @ROUTES.add(
@@ -52,9 +54,17 @@ async def post_restart(call: RequestContext) -> Any:
     "cluster",
     Right.MANAGE_HOSTS,
     request=DrainRequest,
-    errors=(NotFound,),
+    errors=(NotFound, BadRequest),
 )
 async def post_drain(call: RequestContext) -> Any:
-    """Give a host nothing new, or again; what runs there goes on."""
-    wanted = call.body_as(DrainRequest)
-    return await call.propose(DrainHost(call.part("host_id"), wanted.draining, call.caller, at=time()))
+    """Give a host nothing new, or again; what runs there goes on, unless ``move`` says that it moves."""
+    wanted, host_id = call.body_as(DrainRequest), call.part("host_id")
+    if wanted.move and not wanted.draining:
+        raise BadRequest("a host whose work moves gets nothing new", asked="move, without draining")
+    answer = dict(await call.propose(DrainHost(host_id, wanted.draining, call.caller, at=time())))
+    moved = 0
+    if wanted.move:
+        fields = {"host_id": host_id, "by": call.caller}
+        told = await call.ask("links", AskLeader("move_work", fields, MOVE_S), MOVE_S + 1)
+        moved = int(told["moved"])
+    return {**answer, "moved": moved}

@@ -545,13 +545,15 @@ class DrainRequest(RequestBody):
     """Whether the host is to get nothing new."""
 
     draining: bool = True
+    move: bool = Field(default=False, description="what may be preempted starts again elsewhere now")
 
 
 class DrainAnswer(AnswerBody):
-    """It is so now."""
+    """It is so now. ``moved``: how many allocations were asked to end, to start again elsewhere."""
 
     host: str
     draining: bool
+    moved: int = 0
 
 
 class SessionRequest(RequestBody):
