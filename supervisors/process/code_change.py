@@ -89,7 +89,8 @@ class CodeChange:
             raise BadRequest(f"the change to {self.new.__name__} was taken back", hint="begin another")
         self.share = max(self.share, float(share))
         mine = [process for process in self.shard.core.processes() if type(process) in (self.old, self.new)]
-        more = round(self.share * len(mine)) - len(self._asked)
+        # At least one, where there is one: a share that changes nobody would show nothing.
+        more = max(1, round(self.share * len(mine))) - len(self._asked)
         for process in mine:
             if more <= 0:
                 break

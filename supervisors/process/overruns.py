@@ -35,6 +35,9 @@ log = logging.getLogger("actorgrid.process")
 class HandlerInterrupted(BaseException):
     """Raised in a handler that ran longer than it may."""
 
+    def __str__(self) -> str:
+        return "it ran longer than it may, and was interrupted"
+
 
 @dataclass(frozen=True, slots=True)
 class Overrun:

@@ -141,6 +141,13 @@ def test_a_canary_is_a_share_and_crashes_take_the_change_back(shard: StillShard)
     assert all(shard.call(pid, 1)[0] == "1" for pid in pids if shard.info(pid) is not None)
 
 
+def test_a_share_of_few_is_one_at_least(shard: StillShard) -> None:
+    pids = [shard.start(Counter) for _ in range(3)]
+    change = change_code(shard, Counter, Doubled, share=0.1)
+    shard.run_until_idle()
+    assert [type(shard.info(pid)) for pid in pids].count(Doubled) == change.changed == 1
+
+
 def test_a_change_that_hangs_is_interrupted_and_taken_back_and_hangs_for_nobody_else() -> None:
     tried: list[int] = []
 
@@ -155,6 +162,7 @@ def test_a_change_that_hangs_is_interrupted_and_taken_back_and_hangs_for_nobody_
         change = change_code(shard, Counter, Hangs)
         assert shard.wait_until(lambda: change.done, 60)
         assert change.taken_back and tried == [0]
+        assert "longer than it may" in str(change.failed[0].error)
         assert [shard.call(pid, 1) for pid in pids] == [("1", n + 1) for n in range(50)]
 
 
