@@ -1,7 +1,6 @@
 """ClusterManager: accepts jobs, answers for them, and keeps the cluster's settings.
 
-A job is accepted when the ledger has committed it, not before. What runs it follows the ledger, so this
-server commands nobody: it checks, proposes, and reads.
+A job is accepted once the ledger has committed it. What runs it follows the ledger: this server proposes and reads.
 """
 
 from __future__ import annotations
@@ -24,7 +23,7 @@ from actorgrid.actors.ledger.record_types import (
     ResourcesRecord,
 )
 from actorgrid.demand import Demand
-from actorgrid.errors import ActorGridError, DependencyFailed, NotFound, QueueFull, UnknownJob
+from actorgrid.errors import ActorGridError, DependencyFailed, QueueFull, UnknownJob
 from actorgrid.models import AttemptState, JobState
 from actorgrid.supervisors.envelope import GetStatus, SettingChanged
 from actorgrid.supervisors.runtime import Waiter
@@ -67,12 +66,11 @@ from .messages import (
     LeaveStep,
     ListHosts,
     ListJobs,
-    MoveWork,
     NoticeStates,
     RequestCancel,
     Why,
 )
-from .moving import move_work
+from .moving import WorkMover
 from .planned_restart import PlannedRestart
 from .service_manager import ServiceManager
 from .sites import hosts_by_site
@@ -89,7 +87,7 @@ WITHOUT_MIRROR = ("consensus", "distributed_state")
 """Servers that do not follow the ledger, and have to be told of settings; all others hear of them there."""
 
 
-class ClusterManager(ServiceManager, DemandEditor):
+class ClusterManager(ServiceManager, DemandEditor, WorkMover):
     """The server that the gateway asks about jobs and settings; it holds no truth of its own."""
 
     name = "cluster_manager"
@@ -576,17 +574,6 @@ class ClusterManager(ServiceManager, DemandEditor):
     @handles(LeaveStep)
     async def _leave_step(self, request: LeaveStep) -> dict[str, Any]:
         return await self._leaving.step(request)
-
-    @handles(MoveWork)
-    async def _move_work(self, request: MoveWork) -> dict[str, int]:
-        host = self._ledger.hosts.get(request.host_id)
-        if host is None:
-            raise NotFound("no host of that id", asked=request.host_id, hint="actorgrid hosts --json has the ids")
-        if not host.get("draining"):  # or our copy does not know of it yet
-            await self._commit(commands.DrainHost(request.host_id, True, request.by, at=time()))
-        for_whom = f"the drain of host {host['hostname']}, by {request.by}"
-        moved, stay = await move_work(self._ledger, request.host_id, for_whom[:200], self.log)
-        return {"moved": moved, "stay": stay}
 
     @handles(ChangeQuota)
     async def _set_quota(self, request: ChangeQuota) -> QuotaAnswer:

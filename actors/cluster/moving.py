@@ -6,13 +6,16 @@ One that keeps checkpoints takes a last one before it goes, and its next begins 
 from __future__ import annotations
 
 import logging
+from time import time
 from typing import NamedTuple
 
-from actorgrid.actors.ledger.commands import PreemptAttempt
+from actorgrid.actors.ledger.commands import DrainHost, PreemptAttempt
 from actorgrid.actors.ledger.tables.preemption import may_ask
-from actorgrid.errors import ActorGridError
+from actorgrid.errors import ActorGridError, NotFound
+from actorgrid.supervisors.server import Server, handles
 
 from ..ledger.client import LedgerClient
+from .messages import MoveWork
 
 PROPOSE_S = 10.0
 MOVED_MAX = 256
@@ -45,3 +48,20 @@ async def move_work(ledger: LedgerClient, host_id: str, for_whom: str, log: logg
             log.info("%s stays: %s", allocation["allocation_id"], error)
             stay += 1
     return MovedWork(moved, stay)
+
+
+class WorkMover(Server):
+    """The part of ClusterManager that moves a host's work."""
+
+    _ledger: LedgerClient
+
+    @handles(MoveWork)
+    async def _move_work(self, request: MoveWork) -> dict[str, int]:
+        host = self._ledger.hosts.get(request.host_id)
+        if host is None:
+            raise NotFound("no host of that id", asked=request.host_id, hint="actorgrid hosts --json has the ids")
+        if not host.get("draining"):  # or our copy does not know of it yet
+            await self._ledger.propose(DrainHost(request.host_id, True, request.by, at=time()), PROPOSE_S)
+        for_whom = f"the drain of host {host['hostname']}, by {request.by}"
+        moved, stay = await move_work(self._ledger, request.host_id, for_whom[:200], self.log)
+        return {"moved": moved, "stay": stay}
