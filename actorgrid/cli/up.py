@@ -7,6 +7,7 @@ import json
 import os
 import re
 import sys
+import time
 from collections import Counter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
@@ -89,7 +90,7 @@ def command(
             said = {"taken_over": taken_over, "different": different} if taken_over or different else {}
             call.document({"event": "ready", "data_dir": str(data_dir), **info, **said})
         else:
-            say(banner({"gpus": inventory(info, data_dir), **info}, data_dir, call.data_dir))
+            say(banner({**look(info, data_dir), **info}, data_dir, call.data_dir))
         sys.stdout.flush()
 
     def on_ready(info: dict[str, Any]) -> None:
@@ -213,18 +214,25 @@ def source(spec: str) -> str:
     return f"simulated:{spec}" if re.match(r"\d+x", spec) else spec
 
 
-def inventory(info: dict[str, Any], data_dir: Path) -> list[dict[str, Any]] | None:
-    """The devices, asked of the host that has just come up; None when it does not say at once."""
+TRIED_WITHIN_S = 2.0
+"""How long the banner waits for who keeps work apart. Nothing else of a start does."""
+
+
+def look(info: dict[str, Any], data_dir: Path) -> dict[str, Any]:
+    """What the host that has just come up says of its devices and of who keeps work apart; empty when not at once."""
     from actorgrid.client.find import locate
     from actorgrid.client.http import AdminHttp
 
     http = None
     try:
         http = AdminHttp(*locate(data_dir, str(info["url"])), timeout_s=2.0, retry_s=0.5)
-        devices: list[dict[str, Any]] = http.get("/api/gpus")["gpus"]
-        return devices
+        devices = http.get("/api/gpus")["gpus"]
+        until = time.monotonic() + TRIED_WITHIN_S
+        while not (isolation := http.get("/api/cluster").get("isolation")) and time.monotonic() < until:
+            time.sleep(0.1)  # the host tries out what it can hold, and tells the ledger
+        return {"gpus": devices, "isolation": isolation}
     except ActorGridError:
-        return None  # it is only a line of the banner; status will say what is wrong
+        return {}  # they are only lines of the banner; status will say what is wrong
     finally:
         if http is not None:
             http.close()
@@ -234,7 +242,10 @@ def banner(info: dict[str, Any], data_dir: Path, named: Path | None) -> str:
     """The banner of a host that has just come up."""
     from actorgrid import hotpath
 
+    from .hosts import apart_line
+
     option = f" --data-dir {named}" if named else ""
+    apart = apart_line(info.get("isolation") or {})
     cluster = []
     if info.get("cluster_id"):
         where = f"{info['cluster_id']}, node {info['node']}"
@@ -243,6 +254,7 @@ def banner(info: dict[str, Any], data_dir: Path, named: Path | None) -> str:
     lines = [
         f"{click.style('actorgrid', bold=True)} is up at {url}",
         f"  gpus      {gpus_line(info.get('gpus'))}{' (of the cluster)' if cluster else ''}",
+        *([f"  apart     {apart}"] if apart else []),
         *cluster,
         f"  data      {data_dir}",
         f"  hot path  {'compiled' if hotpath.COMPILED else 'plain Python (no compiled kernels: slower, same answers)'}",

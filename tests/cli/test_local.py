@@ -87,6 +87,10 @@ def test_the_banner_says_that_gpus_are_simulated() -> None:
     text = banner({"url": "http://127.0.0.1:1", "gpus": devices}, Path("/d"), Path("/d"))
     assert "8 x H100 (simulated); placement is real, the devices are not" in text
     assert "http://127.0.0.1:1" in text and "actorgrid status --data-dir /d" in text
+    assert "apart" not in text
+    counts = {"files": {"kernel": 1}, "cpu": {"none": 1}, "pids": {"kernel": 1}}
+    told = banner({"url": "http://127.0.0.1:1", "gpus": devices, "isolation": counts}, Path("/d"), None)
+    assert "  apart     kernel: files, pids; none: cpu\n" in told
     mixed = [{"model": "A", "source": "probed"}, {"model": "B", "source": "declared"}]
     assert gpus_line(mixed) == "1 x A, 1 x B (declared)"
     assert (gpus_line([]), gpus_line(None)) == ("none", "see actorgrid gpus")
