@@ -7,6 +7,7 @@ import errno
 import os
 import shutil
 import tempfile
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -146,3 +147,49 @@ def test_secrets_are_the_uids_to_read_and_nobodys_to_write(host: ClusterHost) ->
         said = host.cli("logs", job_id).stdout.split("\n")
     assert said[:4] == [*[str(errno.EROFS)] * 3, "True 0o400 hidden hidden"]
     assert not list(Path("/dev/shm").glob(f"actorgrid-secrets-*/{job_id}*"))
+
+
+def at_the_admin_port(job: str, host_id: str) -> dict[str, int]:
+    """What the admin port answers a task that is after others' work and more rights: HTTP's status by what it tried."""
+    import json
+    from urllib.error import HTTPError
+    from urllib.request import Request, urlopen
+
+    from actorgrid.client.find import locate
+
+    url, own = locate()
+
+    def status(method: str, path: str, body: dict[str, Any] | None, token: str) -> int:
+        headers = {"Content-Type": "application/json", **({"Authorization": f"Bearer {token}"} if token else {})}
+        data = json.dumps(body).encode() if body is not None else None
+        try:
+            with urlopen(Request(url + path, data=data, headers=headers, method=method), timeout=60) as answer:
+                return int(answer.status)
+        except HTTPError as error:
+            return error.code
+
+    tries: dict[str, tuple[str, str, dict[str, Any] | None]] = {
+        "a job": ("GET", f"/api/jobs/{job}", None),
+        "its output": ("GET", f"/api/jobs/{job}/logs", None),
+        "its result": ("GET", f"/api/jobs/{job}/result", None),
+        "its end": ("POST", f"/api/jobs/{job}/cancel", {}),
+        "a key": ("POST", "/api/keys", {"name": "mine", "user_id": "ann", "tenant": "lab", "role": "admin"}),
+        "the audit": ("GET", "/api/audit", None),
+        "a drain": ("POST", f"/api/hosts/{host_id}/drain", {}),
+    }
+    found = {what: status(*of, own) for what, of in tries.items()}
+    found |= {f"{what}, with no key": status(*of, "") for what, of in tries.items()}
+    found |= {f"{what}, with a key made up": status(*of, "agk1.000000000000.guess") for what, of in tries.items()}
+    return found
+
+
+def test_a_task_gets_nothing_of_others_and_no_rights_at_the_admin_port(host: ClusterHost) -> None:
+    with client_of(host, "ann", "lab") as ann, client_of(host, "bob", "works") as bob:
+        job = bob.submit(time.sleep, 300, cpus=0.05, durable=True)
+        [host_id] = (each["node_id"] for each in host.hosts().values())
+        found = ann.submit(at_the_admin_port, job.job_id, host_id, cpus=0.05).result(60)
+        assert {what: code for what, code in found.items() if code not in (401, 403, 404)} == {}
+        assert {code for what, code in found.items() if what.endswith(("no key", "made up"))} == {401}
+        assert found["a job"] == found["its end"] == 404
+        assert not job.done()
+        job.cancel()
