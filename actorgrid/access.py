@@ -53,7 +53,7 @@ class Right(Enum):
     SEE_HEALTH = ("see", "whether the host answers")
     SEE_CLUSTER = ("see", "the cluster in figures")
     LIST_HOSTS = ("list", "hosts and GPUs")
-    MANAGE_HOSTS = ("drain, restart, cut", "hosts")
+    MANAGE_HOSTS = ("drain, restart, cut, give new code", "hosts")
     REMOVE_HOSTS = ("remove", "hosts")
     SEE_METRICS = ("read", "metrics")
     SEE_SERVERS = ("look into", "servers")
