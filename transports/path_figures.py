@@ -77,7 +77,8 @@ def _measured(
             path.send(message)
             path.receive()
             times.append(perf_counter() - began)
-        large, began = bytes(LARGE_BYTES), perf_counter()
+        large = os.urandom(LARGE_BYTES)  # pages of its own: those of bytes(n) are all the one page of zeros
+        began = perf_counter()
         for each in (*[large] * large_messages, b"echo"):
             while not _takes(path, each):
                 path.receive(0.001)
