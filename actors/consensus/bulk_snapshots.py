@@ -32,7 +32,8 @@ from actorgrid.actors.raft.messages import Message, RaftSnapshot, SnapshotChunk
 from actorgrid.errors import ActorGridError, MalformedBody, NotFound
 from actorgrid.transports.bulk.connection import PiecesConnection, dial
 from actorgrid.transports.bulk.pieces import BulkPiece
-from actorgrid.transports.bulk.transfer import BulkFetch, serve_pieces
+from actorgrid.transports.bulk.served import PiecesServer
+from actorgrid.transports.bulk.transfer import BulkFetch
 from actorgrid.transports.numa import place_for_reader
 from actorgrid.transports.peer.calls import NetLoop
 from actorgrid.transports.peer.link import Admit
@@ -100,12 +101,12 @@ class BulkSnapshots:
         snapshot_of: Callable[[int], RaftSnapshot | None],
         on_message: Callable[[str, Message], None],
     ) -> None:
-        self.brought_total = self.brought_bytes_total = self.failed_total = self.served_bytes_total = 0
+        self.brought_total = self.brought_bytes_total = self.failed_total = 0
         self._loop, self._net, self._software = loop, net, software
         self._snapshot_of, self._on_message = snapshot_of, on_message
         self._lock = threading.Lock()
         self._offers: dict[str, _Offer] = {}
-        self._served: list[PiecesConnection] = []
+        self._served = PiecesServer(self._open, "bulk-snapshot", SERVED_MAX, SERVED_MAX)
         self._bring: _Bring | None = None
         self._passed: dict[str, SnapshotName] = {}  # what comes in chunks, as it could not be brought
         self._over = False
@@ -119,7 +120,7 @@ class BulkSnapshots:
             "brought": self.brought_total,
             "brought_bytes": self.brought_bytes_total,
             "failed": self.failed_total,
-            "served_bytes": self.served_bytes_total,
+            "served_bytes": self._served.sent_bytes_total,
         }
 
     def close(self) -> None:
@@ -129,20 +130,18 @@ class BulkSnapshots:
         self._over = True
         self._loop.unwatch(self._news)
         self._cancel()
+        self._served.close()
         with self._lock:
-            for connection in self._served:
-                connection.break_off()
             # A thread that is at its end would write to another's descriptor.
             news, self._news = self._news, -1
             os.close(news)
 
     def drop_refused(self, admit: Admit) -> None:
         """End the connections of hosts that the ledger does not know any more."""
+        dropped = self._served.drop_refused(admit)
         with self._lock:
-            for connection in self._served:
-                if admit(connection.host_id, connection.fingerprint) is not None:
-                    connection.break_off()
-                    self._offers.pop(connection.host_id, None)
+            for host_id in dropped:
+                self._offers.pop(host_id, None)
 
     # -- who leads
 
@@ -176,22 +175,12 @@ class BulkSnapshots:
                 self._loop.after(2 * OFFERED_S, self._forget)
 
     def _serve(self, host_id: str, fingerprint: str, connected: socket.socket, tls: TlsPipe, unsent: bytes) -> None:
-        connection = PiecesConnection(connected, tls, host_id, fingerprint, unsent)
         with self._lock:
-            if self._over or host_id not in self._offers or len(self._served) >= SERVED_MAX:
-                connection.close()
-                return
-            self._served.append(connection)
-        threading.Thread(target=self._serve_one, args=(connection,), name="bulk-snapshot", daemon=True).start()
-
-    def _serve_one(self, connection: PiecesConnection) -> None:
-        try:
-            sent = serve_pieces(connection, self._open)
-        finally:
-            with self._lock:
-                self._served.remove(connection)
-        with self._lock:
-            self.served_bytes_total += sent
+            is_offered = host_id in self._offers
+        if is_offered:
+            self._served.serve(host_id, fingerprint, connected, tls, unsent)
+        else:
+            PiecesConnection(connected, tls, host_id, fingerprint, unsent).close()
 
     @contextmanager
     def _open(self, host_id: str, source: bytes) -> Iterator[memoryview]:

@@ -146,7 +146,7 @@ class Links(LedgerFollower):
         )
         takers = {OBJECTS: self._object_relays.take, BENCH: self._bench_streams.take}
         self._rdma = start_rdma(self.host, self.runtime, self._net.open_stream, takers, LIMITS)
-        self._net.on_pieces = self._bulk.serve
+        self._net.on_pieces = self._bulk.served.serve
         self._bulk.listen(Path(bulk_path(str(self._store_path))))
         self._object_relays.listen(Path(far_path(str(self._store_path))))
         self._actor_relays.listen(Path(far_actors_path(str(self._store_path))))
@@ -196,7 +196,7 @@ class Links(LedgerFollower):
 
     def _drop_refused(self) -> None:
         self._net.drop_refused()
-        self._bulk.drop_refused(self._admit)
+        self._bulk.served.drop_refused(self._admit)
 
     def _dial_for_pieces(self, host_id: str) -> PiecesConnection:
         """Called by threads of their own, which may wait. Raises as ``dial``."""

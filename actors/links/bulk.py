@@ -38,13 +38,12 @@ from actorgrid.objects.connection import StoreConnection
 from actorgrid.objects.space import ObjectSpace
 from actorgrid.transports.bulk.connection import PiecesConnection
 from actorgrid.transports.bulk.pieces import BulkPiece
-from actorgrid.transports.bulk.transfer import SIZE_MAX, BulkFetch, serve_pieces
+from actorgrid.transports.bulk.served import PiecesServer
+from actorgrid.transports.bulk.transfer import SIZE_MAX, BulkFetch
 from actorgrid.transports.frames import FrameDecoder, encode_frame
 from actorgrid.transports.numa import place_for_reader
 from actorgrid.transports.object_frames import SECRET_BYTES, ObjectKey, SpaceAbout
 from actorgrid.transports.paths import PathKind
-from actorgrid.transports.peer.link import Admit
-from actorgrid.transports.peer.tls import TlsPipe
 
 from .large_paths import LargePaths
 from .pieces import DIGEST
@@ -94,7 +93,7 @@ class BulkObjects:
     def __init__(
         self, store_path: Path, dial: Dial, paths: LargePaths | None = None, blobs_dir: Path | None = None
     ) -> None:
-        self.brought_bytes_total = self.brought_total = self.failed_total = self.served_bytes_total = 0
+        self.brought_bytes_total = self.brought_total = self.failed_total = 0
         self._store_path = store_path
         self._dial = dial
         self._paths = paths
@@ -102,8 +101,7 @@ class BulkObjects:
         self._door: socket.socket | None = None
         self._path: Path | None = None
         self._brings = threading.BoundedSemaphore(BRINGS_MAX)
-        self._served: list[PiecesConnection] = []
-        self._lock = threading.Lock()
+        self.served = PiecesServer(self._open, "bulk-serve", SERVED_MAX, SERVED_OF_HOST_MAX)
         self._closed = False
 
     def listen(self, path: Path) -> None:
@@ -129,14 +127,13 @@ class BulkObjects:
             self._door.close()
         if self._path is not None:
             self._path.unlink(missing_ok=True)
-        with self._lock:
-            for connection in self._served:
-                connection.break_off()
+        self.served.close()
 
     def figures(self) -> dict[str, int]:
         """For ``inspect``: what was done since the start."""
         figures = BulkFigures(
-            self.brought_total, self.brought_bytes_total, self.failed_total, self.served_bytes_total, len(self._served)
+            *(self.brought_total, self.brought_bytes_total, self.failed_total),
+            *(self.served.sent_bytes_total, len(self.served)),
         )
         return figures._asdict()
 
@@ -199,31 +196,6 @@ class BulkObjects:
                 os.close(over)
 
     # -- for other hosts
-
-    def serve(self, host_id: str, fingerprint: str, connected: socket.socket, tls: TlsPipe, unsent: bytes) -> None:
-        """Serve a connection for pieces that another host has opened, by a thread; with too many it is closed."""
-        connection = PiecesConnection(connected, tls, host_id, fingerprint, unsent)
-        with self._lock:
-            of_host = sum(each.host_id == host_id for each in self._served)
-            if self._closed or len(self._served) >= SERVED_MAX or of_host >= SERVED_OF_HOST_MAX:
-                connection.close()
-                return
-            self._served.append(connection)
-        threading.Thread(target=self._serve, args=(connection,), name="bulk-serve", daemon=True).start()
-
-    def drop_refused(self, admit: Admit) -> None:
-        """End the connections of hosts that the ledger does not know any more."""
-        with self._lock:
-            for connection in self._served:
-                if admit(connection.host_id, connection.fingerprint) is not None:
-                    connection.break_off()
-
-    def _serve(self, connection: PiecesConnection) -> None:
-        try:
-            self.served_bytes_total += serve_pieces(connection, self._open)
-        finally:
-            with self._lock:
-                self._served.remove(connection)
 
     def bring_blob(self, host_id: str, digest: str, size: int) -> mmap.mmap:
         """A payload of another host, in memory; its digest is not checked yet. For a thread, which it blocks.

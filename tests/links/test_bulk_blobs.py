@@ -29,7 +29,7 @@ class BlobAgents(Agents):
 
         super().__init__(folder, NoStore())  # type: ignore[arg-type]
         self.far = BulkObjects(folder / "store.sock", self._dial, blobs_dir=self.blobs)
-        self.net.on_pieces = self.far.serve
+        self.net.on_pieces = self.far.served.serve
 
     def keep(self, content: bytes) -> str:
         digest = hashlib.sha256(content).hexdigest()

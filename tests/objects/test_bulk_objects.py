@@ -48,7 +48,7 @@ class Agents:
         self.near_path = str(folder / "near.sock")
         self.far = BulkObjects(Path(store.path), self._dial)
         self.near = BulkObjects(Path(self.near_path), self._dial)
-        self.net.on_pieces = self.far.serve
+        self.net.on_pieces = self.far.served.serve
         self.near.listen(Path(bulk_path(self.near_path)))
         self.dials = 0
         self.dials_max = 100
