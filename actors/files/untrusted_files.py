@@ -41,6 +41,13 @@ def open_to_read(folder: Path, name: str) -> Iterator[int]:
         os.close(descriptor)
 
 
+def write_all(fd: int, data: bytes) -> None:
+    """Write all of *data*, however many calls that takes. Raises OSError."""
+    view = memoryview(data)
+    while view:
+        view = view[os.write(fd, view) :]
+
+
 @contextmanager
 def open_with_folder(folder: Path, name: str) -> Iterator[tuple[int, int]]:
     """The descriptors of *folder* and of the regular file *name* in it, to read. Raises as ``open_to_read``."""

@@ -17,6 +17,7 @@ from actorgrid.errors import ActorGridError
 from actorgrid.supervisors.server import Server
 from actorgrid.transports.peer.calls import PendingAnswer
 
+from ..files.untrusted_files import write_all
 from ..ledger.client import LedgerClient
 from ..ledger.commands import MeasureHost
 from ..ledger.record_types import MeasuredFigures
@@ -129,8 +130,6 @@ class Measuring:
 def _write(fd: int, data: bytes) -> float:
     """Make *data* durable; gives the seconds it took."""
     began = perf_counter()
-    view = memoryview(data)
-    while view:
-        view = view[os.write(fd, view) :]
+    write_all(fd, data)
     os.fdatasync(fd)
     return perf_counter() - began

@@ -34,7 +34,14 @@ from pathlib import Path
 
 import msgpack
 
-from actorgrid.actors.files.untrusted_files import open_to_read, open_to_write, read_whole, remove_tree, size_of
+from actorgrid.actors.files.untrusted_files import (
+    open_to_read,
+    open_to_write,
+    read_whole,
+    remove_tree,
+    size_of,
+    write_all,
+)
 from actorgrid.configs.fsync import sync_folder
 from actorgrid.errors import BadRequest, DiskFull, NotARegularFile
 
@@ -68,9 +75,7 @@ def write_whole(path: Path, data: bytes, *, durably: bool = False) -> None:
     temporary = path.with_name(path.name + ".tmp")
     fd = open_to_write(path.parent, temporary.name, os.O_TRUNC)
     try:
-        view = memoryview(data)
-        while view:
-            view = view[os.write(fd, view) :]
+        write_all(fd, data)
         if durably:
             os.fsync(fd)
     finally:
@@ -171,8 +176,7 @@ class AttemptDir:
         draft = f"{self._at}spec.msgpack.tmp"
         fd = os.open(draft, flags, 0o600)
         try:
-            while spec:
-                spec = spec[os.write(fd, spec) :]
+            write_all(fd, spec)
         finally:
             os.close(fd)
         os.rename(draft, f"{self._at}spec.msgpack")

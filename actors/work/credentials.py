@@ -23,6 +23,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from actorgrid.actors.files.identity import create_secret
+from actorgrid.actors.files.untrusted_files import write_all
 from actorgrid.actors.ledger.record_types import AllocationRecord
 from actorgrid.errors import DataDirUnusable
 
@@ -111,7 +112,6 @@ def _write_new(path: str, data: bytes, uid: int) -> None:
     try:
         if uid:
             os.fchown(descriptor, uid, uid)
-        while data:
-            data = data[os.write(descriptor, data) :]
+        write_all(descriptor, data)
     finally:
         os.close(descriptor)

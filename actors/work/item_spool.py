@@ -20,7 +20,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from actorgrid.actors.files.untrusted_files import open_to_read, open_to_write, read_whole
+from actorgrid.actors.files.untrusted_files import open_to_read, open_to_write, read_whole, write_all
 from actorgrid.dag.step_items import MAGIC, item
 from actorgrid.errors import NotARegularFile, Overloaded, UnpicklableResult
 
@@ -50,7 +50,7 @@ class ItemSpool:
         size = len(MAGIC)
         fd = open_to_write(self._folder, ITEMS, os.O_TRUNC)
         try:
-            _write(fd, MAGIC)
+            write_all(fd, MAGIC)
             for value in values:
                 written = item(dump_value(value, self._bytes_max))
                 size += len(written)
@@ -61,7 +61,7 @@ class ItemSpool:
                         found=f"at most {self._bytes_max} bytes (work.max_result_bytes)",
                         hint="yield paths of large files, or references to them",
                     )
-                _write(fd, written)
+                write_all(fd, written)
                 self._ends.append(size)
                 while self._is_ahead():
                     time.sleep(LOOK_S)
@@ -80,12 +80,6 @@ class ItemSpool:
     def _is_beyond(self) -> bool:
         before = self._ends[self._slowest - 1] if self._slowest else len(MAGIC)
         return len(self._ends) - self._slowest >= AHEAD_ITEMS or self._ends[-1] - before >= AHEAD_BYTES
-
-
-def _write(fd: int, data: bytes) -> None:
-    view = memoryview(data)
-    while view:
-        view = view[os.write(fd, view) :]
 
 
 def taken(folder: Path) -> list[int]:

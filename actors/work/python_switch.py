@@ -19,6 +19,7 @@ from typing import Any, NoReturn
 
 import msgpack
 
+from actorgrid.actors.files.untrusted_files import write_all
 from actorgrid.errors import EnvironmentFailed
 
 from .built_environments import BuiltEnvironment
@@ -52,9 +53,7 @@ def go_on_in(
     own = own_folder(folder, version)
     told = os.memfd_create("switch", 0)
     plain = msgpack.packb({"spec": spec, "state": state, "fds": fds}, use_bin_type=True)
-    view = memoryview(plain)
-    while view:
-        view = view[os.write(told, view) :]
+    write_all(told, plain)
     os.lseek(told, 0, os.SEEK_SET)
     for fd in fds.values():
         os.set_inheritable(fd, True)
