@@ -10,6 +10,7 @@ import click
 from actorgrid.errors import WrongState
 
 from .call import CommandContext, host_command
+from .host_names import hostnames
 from .printing import say
 from .show import progress, span, table
 from .state import StateCommands
@@ -33,7 +34,7 @@ def show(call: CommandContext) -> None:
     if call.json:
         call.document(found)
         return
-    names = _names(call)
+    names = hostnames(call)
     say(f"cluster      {found['cluster_id']}")
     for each in found["authorities"]:
         say(f"authority    generation {each['generation']}, {each['state']}, ends {_left(each['valid_until'])}")
@@ -123,10 +124,6 @@ def _waits(rotation: dict[str, Any], names: dict[str, str]) -> str:
     hosts = [names.get(id, id) for id in rotation["waits_for"]]
     words = {"switch": "every host has to know the next one", "retire": "every host has to renew its certificate"}
     return f"{words[rotation['next']]}; waits for {', '.join(hosts[:3]) or 'the next look'}"
-
-
-def _names(call: CommandContext) -> dict[str, str]:
-    return {host["node_id"]: str(host["hostname"]) for host in call.http.get("/api/hosts")["hosts"]}
 
 
 def _left(at: float) -> str:

@@ -1,10 +1,12 @@
-"""Which host a person means: its number, its name, its address, or the beginning of its id."""
+"""Which host a person means (by its number, name, address, or the beginning of its id), and what a host is called."""
 
 from __future__ import annotations
 
 from typing import Any
 
 from actorgrid.errors import BadRequest, NotFound
+
+from .call import CommandContext
 
 SHOWN = 5
 Host = dict[str, Any]
@@ -31,6 +33,11 @@ def find_host(hosts: list[Host], text: str) -> Host:
         found=", ".join(title(host) for host in hosts[:SHOWN]) + (", ..." if len(hosts) > SHOWN else ""),
         hint="actorgrid hosts lists them: by NODE, HOST or ADDRESS",
     )
+
+
+def hostnames(call: CommandContext) -> dict[str, str]:
+    """The names of all hosts, by their ids."""
+    return {host["node_id"]: str(host["hostname"]) for host in call.http.get("/api/hosts")["hosts"]}
 
 
 def address(host: Host) -> str:

@@ -11,6 +11,7 @@ from actorgrid.errors import NotAllowed, NotFound
 
 from .call import CommandContext, host_command, host_options
 from .gpu_totals import total
+from .host_names import hostnames
 from .mig import mig
 from .partitions import partitions
 from .quota import QuotaCommands
@@ -284,7 +285,7 @@ def _gpus(call: CommandContext) -> None:
     if call.json:
         call.document(answer)
         return
-    names = {host["node_id"]: host["hostname"] for host in call.http.get("/api/hosts")["hosts"]}
+    names = hostnames(call)
     last_known(answer)
     rows = [
         [

@@ -9,6 +9,7 @@ import click
 from actorgrid.errors import BadRequest, NotFound
 
 from .call import CommandContext, host_command
+from .host_names import hostnames
 from .printing import say
 from .show import say_folded, size, table
 from .state import StateCommands
@@ -36,7 +37,7 @@ def list_gpus(call: CommandContext) -> None:
     if call.json:
         call.document({"gpus": gpus})
         return
-    names = _names(call)
+    names = hostnames(call)
     rows = []
     for gpu in gpus:
         host = names.get(gpu["host"], gpu["host"])
@@ -111,7 +112,3 @@ def _none_or_several(count: int, what: str, asked: str, known: str) -> NotFound 
     if count:
         return BadRequest(f"{count} {what}s are called {asked!r}", asked=asked, found=known, hint=hint)
     return NotFound(f"no {what} is called {asked!r}", asked=asked, found=known, hint=hint)
-
-
-def _names(call: CommandContext) -> dict[str, str]:
-    return {host["node_id"]: str(host["hostname"]) for host in call.http.get("/api/hosts")["hosts"]}

@@ -9,6 +9,7 @@ import click
 from actorgrid.errors import BadRequest, NotFound
 
 from .call import CommandContext, host_command
+from .host_names import hostnames
 from .printing import say
 from .show import size, table
 from .state import StateCommands
@@ -35,7 +36,7 @@ def list_partitions(call: CommandContext) -> None:
     if call.json:
         call.document({"gpus": gpus})
         return
-    names = {host["node_id"]: str(host["hostname"]) for host in call.http.get("/api/hosts")["hosts"]}
+    names = hostnames(call)
     rows = []
     for gpu in gpus:
         host = names.get(gpu["host"], gpu["host"])

@@ -9,6 +9,7 @@ import click
 
 from . import candidates
 from .call import CommandContext, host_command
+from .host_names import hostnames
 from .printing import say
 from .service_options import replicas_range
 from .show import coloured, span, table
@@ -117,7 +118,7 @@ def _show(call: CommandContext, name: str) -> None:
     if view["last_rollout"]:
         rows.append(["last rollout", view["last_rollout"]])
     table(["", name], rows, "")
-    now, names = time.time(), _hostnames(call)
+    now, names = time.time(), hostnames(call)
     say("")
     table(
         ["REPLICA", "STATE", "FOR", "HOST", "PORT", "REVISION", "WHY"],
@@ -146,10 +147,6 @@ def _show(call: CommandContext, name: str) -> None:
         "",
         spare=("WHY", "RUNS"),
     )
-
-
-def _hostnames(call: CommandContext) -> dict[str, str]:
-    return {host["node_id"]: str(host["hostname"]) for host in call.http.get("/api/hosts")["hosts"]}
 
 
 def _remove(call: CommandContext, names: tuple[str, ...], now: bool) -> None:

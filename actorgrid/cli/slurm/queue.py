@@ -11,6 +11,7 @@ import click
 from actorgrid.errors import BadRequest
 
 from ..call import CommandContext, host_command
+from ..host_names import hostnames
 from ..printing import say
 from .table import Column, Row, clock, print_rows
 
@@ -161,7 +162,7 @@ def squeue(
     if call.json:
         call.document({"jobs": jobs})
         return
-    names = {host["node_id"]: host["hostname"] for host in call.http.get("/api/hosts")["hosts"]}
+    names = hostnames(call)
     short = short_ids([job["job_id"] for job in jobs])
     rows = [{**job, "host_names": names} for job in jobs]
     if spec is None:
