@@ -20,7 +20,7 @@ import inspect
 import signal
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, fields, is_dataclass
 from enum import Enum
@@ -176,15 +176,15 @@ def _text(annotation: Any) -> str:
     return annotation if isinstance(annotation, str) else repr(annotation)
 
 
+def attributes_declared_by(classes: Iterable[type]) -> list[str]:
+    """The attributes that *classes* declare in their bodies: annotations that are no ClassVar."""
+    annotated = (item for each in classes for item in inspect.get_annotations(each).items())
+    return list(dict.fromkeys(name for name, annotation in annotated if "ClassVar" not in str(annotation)))
+
+
 def _declared(kind: type) -> list[str]:
-    """The attributes that a class declares in its body, and its bases in the same module: no ClassVar."""
-    found: dict[str, None] = {}
-    for base in reversed(kind.__mro__):
-        if base.__module__ == kind.__module__:
-            for name, annotation in inspect.get_annotations(base).items():
-                if "ClassVar" not in str(annotation):
-                    found[name] = None
-    return list(found)
+    """The attributes that a class declares, and its bases in the same module."""
+    return attributes_declared_by(base for base in reversed(kind.__mro__) if base.__module__ == kind.__module__)
 
 
 def _was_expected(name: str, old: type, state: dict[str, Any]) -> bool:

@@ -29,6 +29,7 @@ from typing import TYPE_CHECKING, Any
 from actorgrid.errors import BadRequest
 from actorgrid.hotpath.light import Order, Pid
 
+from ..code_change import attributes_declared_by
 from .base import Process, attributes_of
 
 if TYPE_CHECKING:
@@ -224,10 +225,5 @@ def change_process(shard: Shard, process: Process, new: type[Process]) -> BaseEx
 
 
 def declared_fields(kind: type) -> list[str]:
-    """The attributes that a class and its bases declare, up to Process: annotations that are no ClassVar."""
-    found: dict[str, None] = {}
-    for base in reversed(kind.__mro__[: kind.__mro__.index(Process)]):
-        for name, annotation in vars(base).get("__annotations__", {}).items():
-            if "ClassVar" not in str(annotation):
-                found[name] = None
-    return list(found)
+    """The attributes that a class and its bases declare, up to Process."""
+    return attributes_declared_by(reversed(kind.__mro__[: kind.__mro__.index(Process)]))
