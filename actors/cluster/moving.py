@@ -19,6 +19,7 @@ from .messages import MoveWork
 
 PROPOSE_S = 10.0
 MOVED_MAX = 256
+"""Attempts of one host that are asked to move at once; the others end where they are."""
 
 
 class MovedWork(NamedTuple):
@@ -29,7 +30,7 @@ class MovedWork(NamedTuple):
 
 
 async def move_work(ledger: LedgerClient, host_id: str, for_whom: str, log: logging.Logger) -> MovedWork:
-    """Ask the preemptible attempts of a host to end, 256 at most; for the host that leads.
+    """Ask the preemptible attempts of a host to end, ``MOVED_MAX`` at most; for the host that leads.
 
     *for_whom* is what they are told they end for. One that was asked before is not counted again.
     """

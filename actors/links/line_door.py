@@ -85,9 +85,10 @@ class LineDoor(Generic[L]):
     def _make_room(self, uid: int) -> None:
         """Dismiss a stranger where there are as many as there may be: the oldest of that uid, if it has more than one
         in four, so that no user's work keeps all others out."""
-        own = [each for each in self._strangers if uid_of_peer(each) == uid]
-        if len(own) >= STRANGERS_MAX // 4 and uid != os.geteuid():
-            self._dismiss(own[0])
+        if uid != os.geteuid():
+            own = [each for each in self._strangers if uid_of_peer(each) == uid]
+            if len(own) >= STRANGERS_MAX // 4:
+                self._dismiss(own[0])
         while len(self._strangers) >= STRANGERS_MAX:
             self._dismiss(next(iter(self._strangers)))
 

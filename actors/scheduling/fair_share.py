@@ -261,13 +261,9 @@ class FairShare:
         """The means of what *tenant* held of late, as of now."""
         return dict(self._of_late(tenant))
 
-    def rank(self, tenant: str, demand: Demand) -> float:
-        """Where a job of *tenant* with *demand* stands among those of others: lower goes first."""
-        return self.ranks(tenant)(demand)
-
     def ranks(self, tenant: str) -> Callable[[Demand], float]:
-        """Where jobs of *tenant* stand as it holds now, by what each demands; one number where nothing is guaranteed
-        to it."""
+        """Where jobs of *tenant* stand among those of others as it holds now, by what each demands: lower goes first.
+        One number where nothing is guaranteed to it."""
         if not tenant:
             return lambda _demand: 0.0
         share = self.share(tenant)

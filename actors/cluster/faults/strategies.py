@@ -37,7 +37,6 @@ OFF = "off"
 BY = "fault_detector"
 RESTART_S = 10.0
 PROPOSE_S = 10.0
-"""Attempts of one host that are asked to move at once; the others end where they are."""
 REBALANCE_S = 60.0
 NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.:-]{0,252}")
 
