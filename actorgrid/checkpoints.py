@@ -17,7 +17,9 @@ STATE_VARIABLE = "ACTORGRID_CHECKPOINT_STATE"
 """Of work that makes its checkpoints itself (an actor): the file with the last one; empty: there is none yet."""
 SPOOL_VARIABLE = "ACTORGRID_CHECKPOINT_SPOOL"
 """Of such work: the folder in which it leaves them for its host."""
-VARIABLES = (CHECKPOINT_DIR, CHECKPOINT_FROM, STATE_VARIABLE, SPOOL_VARIABLE)
+ANSWERS_VARIABLE = "ACTORGRID_CHECKPOINT_ANSWERS"
+"""Of such work: the folder in which its host says what became of them, where that is another."""
+VARIABLES = (CHECKPOINT_DIR, CHECKPOINT_FROM, STATE_VARIABLE, SPOOL_VARIABLE, ANSWERS_VARIABLE)
 READY_MARK = ".checkpoint-ready"
 """Written into the directory, it says: what lies here now is a whole checkpoint. It does not go along."""
 UNFINISHED = (".tmp", ".partial")

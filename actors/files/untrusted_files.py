@@ -60,18 +60,19 @@ def open_with_folder(folder: Path, name: str) -> Iterator[tuple[int, int]]:
 
 
 @contextmanager
-def open_below(top: Path, parts: list[str]) -> Iterator[int]:
+def open_below(top: Path | int, parts: list[str]) -> Iterator[int]:
     """The descriptor of a regular file below the folder *top*, whose path is of these *parts*: none of them a link.
 
-    Raises NotARegularFile, FileNotFoundError, NotADirectoryError or OSError.
+    *top* is a path, or a descriptor. Raises NotARegularFile, FileNotFoundError, NotADirectoryError or OSError.
     """
-    within = os.open(top, os.O_RDONLY | os.O_DIRECTORY | _SAFE)
+    within = os.dup(top) if isinstance(top, int) else os.open(top, os.O_RDONLY | os.O_DIRECTORY | _SAFE)
+    folder = Path() if isinstance(top, int) else top
     try:
         for part in parts[:-1]:
             inner = os.open(part, os.O_RDONLY | os.O_DIRECTORY | _SAFE, dir_fd=within)
             os.close(within)
             within = inner
-        descriptor = _open(top.joinpath(*parts[:-1]), within, parts[-1], os.O_RDONLY)
+        descriptor = _open(folder.joinpath(*parts[:-1]), within, parts[-1], os.O_RDONLY)
     finally:
         os.close(within)
     try:

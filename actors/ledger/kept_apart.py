@@ -66,7 +66,6 @@ def why_not_full(job: JobRecord, *, mps: bool) -> str:
     """Why that work cannot have ``full`` on a host that has it; empty: it can. *mps*: it has a share under MPS."""
     reasons = {
         "a container is kept by its runtime": "container" in job,
-        "the agent looks into its checkpoint directory while it runs": bool(job.get("checkpoint")),
         "steps of graphs exchange files with the agent": "step_of" in job,
         "its Python environment is built by itself, for all": bool(job.get("environment")),
         "the agent would read its outputs out of a directory that others change": bool(job.get("outputs"))

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from actorgrid.checkpoints import (
+    ANSWERS_VARIABLE,
     CHECKPOINT_BYTES_MAX,
     HEAD_BYTES,
     SPOOL_VARIABLE,
@@ -127,6 +128,7 @@ class JobCheckpoints(ActorCheckpoints):
     def __init__(self, thing: Any, policy: CheckpointPolicy) -> None:
         super().__init__(thing, policy)
         self._folder = Path(os.environ[SPOOL_VARIABLE])
+        self._answers = Path(os.environ.get(ANSWERS_VARIABLE) or self._folder)
 
     def load(self) -> None:
         """As of ActorCheckpoints. Raises MalformedBody and OSError, too."""
@@ -155,7 +157,7 @@ class JobCheckpoints(ActorCheckpoints):
         """Wait until a checkpoint is the job's. Raises why it is not (StaleToken, DiskFull, ...), CallTimeout."""
         until = time.monotonic() + WAIT_S
         while time.monotonic() < until:
-            answer = told(self._folder)
+            answer = told(self._answers)
             if answer is not None and answer.number >= number:
                 if answer.error is not None:
                     raise error_from_dict(answer.error)

@@ -13,13 +13,14 @@ import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 from actorgrid.actors.files.blob_store import BlobStore
-from actorgrid.actors.files.untrusted_files import open_to_read
+from actorgrid.actors.files.untrusted_files import open_to_read, remove_tree
 from actorgrid.actors.ledger.client import LedgerClient
 from actorgrid.actors.ledger.commands import CheckpointAttempt
 from actorgrid.actors.ledger.record_types import JobRecord
-from actorgrid.checkpoints import CHECKPOINT_BYTES_MAX, HEAD_BYTES, head_of
+from actorgrid.checkpoints import CHECKPOINT_BYTES_MAX, HEAD_BYTES, SPOOL_VARIABLE, head_of
 from actorgrid.digests import is_digest
 from actorgrid.errors import (
     ActorGridError,
@@ -35,10 +36,13 @@ from actorgrid.job_outcome import FINAL_STATES
 from actorgrid.supervisors.server import Server
 
 from ..links.messages import SpreadBlobs
+from .attempt_dir import AttemptDir
 from .checkpoint_spec import check_head
-from .checkpoint_spool import SpoolAnswer, name_of, remove, tell, waiting
+from .checkpoint_spool import ANSWERS, SPOOL, SpoolAnswer, name_of, remove, tell, waiting
 from .file_threads import FileThreads, one_by_one
+from .isolation.work_folder import owner_of
 from .live_attempt import LiveAttempt
+from .work_records import WorkSpec
 
 LOOK_S = 0.1
 AGAIN_S = 1.0
@@ -63,6 +67,21 @@ class _Copied:
     """Whether the ledger was asked to take it, and so may have."""
 
 
+class _Places(NamedTuple):
+    """Where an attempt leaves its checkpoints, and finds what became of them."""
+
+    spool: Path
+    answers: Path
+    owner: int | None
+    """The uid that files in the spool must be of, where the work can put anything there; ``None``: nobody looks."""
+
+
+def _places_of(directory: AttemptDir, spec: WorkSpec | None) -> _Places:
+    has_own = spec is not None and SPOOL_VARIABLE in spec["env"] and owner_of(spec) is not None
+    path = directory.path
+    return _Places(path / SPOOL, path / ANSWERS, owner_of(spec)) if has_own else _Places(path, path, None)
+
+
 class CheckpointKeeper:
     """Of one host's attempts."""
 
@@ -73,6 +92,7 @@ class CheckpointKeeper:
         self._ledger = ledger
         self._threads: FileThreads[Callable[[], _Copied], _Copied] = FileThreads(server.runtime, one_by_one, THREADS)
         self._following: set[str] = set()
+        self._places: dict[str, _Places] = {}
         self._copied: dict[str, _Copied] = {}
         self._settled: dict[str, int] = {}  # of attempts, the last that was entered or refused: it may not go away
         self._without_room: dict[str, int] = {}  # of attempts, one of those: it was refused as the disk was full
@@ -86,6 +106,7 @@ class CheckpointKeeper:
         spec = attempt.directory.read_spec()
         if spec is not None and "checkpoint" in spec and attempt_id not in self._following:
             self._following.add(attempt_id)
+            self._places[attempt_id] = _places_of(attempt.directory, spec)
             self._server.spawn(self._follow(attempt))
 
     async def _follow(self, attempt: LiveAttempt) -> None:
@@ -108,14 +129,20 @@ class CheckpointKeeper:
         self._copied.pop(attempt_id, None)
         self._settled.pop(attempt_id, None)
         self._without_room.pop(attempt_id, None)
-        remove(attempt.directory.path)  # nobody takes it any more
+        spool = self._places_of(attempt).spool
+        self._places.pop(attempt_id, None)
+        remove(spool)  # nobody takes it any more
+        if spool != attempt.directory.path:
+            remove_tree(spool)
 
     async def _take(self, attempt: LiveAttempt, *, is_last: bool = False) -> bool:
         """Enter the newest that waits; ``False`` when that has to be tried again.
 
         On a full disk the last one waits for room: nobody makes another.
         """
-        folder, attempt_id = attempt.directory.path, attempt.directory.attempt_id
+        attempt_id = attempt.directory.attempt_id
+        places = self._places_of(attempt)
+        folder = places.spool
         again = self._without_room.get(attempt_id, 0) if is_last else 0
         settled = self._settled.get(attempt_id, 0)
         numbers = [number for number in waiting(folder) if number > settled or number == again]
@@ -130,7 +157,7 @@ class CheckpointKeeper:
             if copied is None or copied.number != number or not BlobStore(blobs).has(copied.digest):
                 if copied is not None and copied.number != number and not copied.offered:
                     self._drop(blobs / copied.digest)
-                copied = await self._threads.run(lambda: self._copy(folder, attempt_id, number))
+                copied = await self._threads.run(lambda: self._copy(places, attempt_id, number))
                 self._copied[attempt_id] = copied
             if self._server.host.enrolment is not None:
                 await self._server.call("links", SpreadBlobs((copied.digest,)), SPREAD_S)
@@ -153,7 +180,7 @@ class CheckpointKeeper:
             return False
         size_bytes = 0 if copied is None else copied.size_bytes
         try:
-            tell(folder, SpoolAnswer(number, size_bytes, None if error is None else error.to_dict()))
+            tell(places.answers, SpoolAnswer(number, size_bytes, None if error is None else error.to_dict()))
         except (OSError, NotARegularFile) as failure:
             self._server.log.warning(
                 "what became of checkpoint %d of %s cannot be told: %s", number, attempt_id, failure
@@ -168,19 +195,33 @@ class CheckpointKeeper:
         self._copied.pop(attempt_id, None)
         return True
 
-    def _copy(self, folder: Path, attempt_id: str, number: int) -> _Copied:
+    def _places_of(self, attempt: LiveAttempt) -> _Places:
+        found = self._places.get(attempt.directory.attempt_id)
+        if found is None:  # it has ended, and was not followed: most leave nothing
+            has_own = os.path.lexists(attempt.directory.path / SPOOL)
+            found = _places_of(attempt.directory, attempt.directory.read_spec() if has_own else None)
+        return found
+
+    def _copy(self, places: _Places, attempt_id: str, number: int) -> _Copied:
         """Copy a checkpoint among the payloads. Raises FileNotFoundError, BodyTooLarge, DiskFull, StorageError, ..."""
         try:
-            return self._copied_from(folder, attempt_id, number)
+            return self._copied_from(places, attempt_id, number)
         except FileNotFoundError:
             raise
         except OSError as error:  # the work can take our rights to it away
             raise StorageError(f"the checkpoint cannot be read: {error.strerror}", asked=name_of(number)) from error
 
-    def _copied_from(self, folder: Path, attempt_id: str, number: int) -> _Copied:
+    def _copied_from(self, places: _Places, attempt_id: str, number: int) -> _Copied:
         store = BlobStore(self._server.host.paths.blobs_dir)
-        with open_to_read(folder, name_of(number)) as descriptor:
-            size_bytes = os.fstat(descriptor).st_size
+        with open_to_read(places.spool, name_of(number)) as descriptor:
+            facts = os.fstat(descriptor)
+            if places.owner is not None and facts.st_uid != places.owner:
+                raise NotARegularFile(
+                    "what was left as a checkpoint is another name of a file that is not the work's",
+                    asked=name_of(number),
+                    found=f"of uid {facts.st_uid}",
+                )
+            size_bytes = facts.st_size
             if size_bytes > CHECKPOINT_BYTES_MAX + PACKING_BYTES_MAX:
                 raise BodyTooLarge(
                     "the checkpoint is too large",

@@ -65,17 +65,18 @@ class DirectoryListing(NamedTuple):
         return hashlib.sha256(repr(self.entries).encode()).hexdigest()
 
 
-def list_directory(folder: Path) -> DirectoryListing:
-    """Look at what lies in *folder*, without what is not finished and without the mark.
+def list_directory(folder: Path | int, owner: int | None = None) -> DirectoryListing:
+    """Look at what lies in *folder*, a path or a descriptor, without what is not finished and without the mark.
 
-    Raises BodyTooLarge, MalformedBody for a name that is no UTF-8 or too long, NotADirectoryError, OSError.
+    *owner*: files of other uids are left out, which are there by another name. Raises BodyTooLarge, MalformedBody for a
+    name that is no UTF-8 or too long, NotADirectoryError, OSError.
     """
     entries: list[PackedEntry] = []
     left_out: list[str] = []
     size_bytes = 0
-    top = os.open(folder, _FOLDER)
+    top = os.dup(folder) if isinstance(folder, int) else os.open(folder, _FOLDER)
     try:
-        for entry in _walk(top, "", 0):
+        for entry in _walk(top, "", 0, owner):
             kind = stat.S_IFMT(entry.mode)
             is_out = kind == stat.S_IFLNK and not _is_taken(entry)
             if kind not in (stat.S_IFREG, stat.S_IFDIR, stat.S_IFLNK) or is_out:
@@ -132,12 +133,12 @@ def _escapes(path: str, links: Mapping[str, str]) -> bool:
     return False
 
 
-def _walk(within: int, under: str, depth: int) -> Iterator[PackedEntry]:
+def _walk(within: int, under: str, depth: int, owner: int | None) -> Iterator[PackedEntry]:
     with os.scandir(within) as found:  # one after another: there may be millions
-        yield from _walk_names((each.name for each in found), within, under, depth)
+        yield from _walk_names((each.name for each in found), within, under, depth, owner)
 
 
-def _walk_names(names: Iterator[str], within: int, under: str, depth: int) -> Iterator[PackedEntry]:
+def _walk_names(names: Iterator[str], within: int, under: str, depth: int, owner: int | None) -> Iterator[PackedEntry]:
     for name in names:
         path = f"{under}/{name}" if under else name
         if name.endswith(UNFINISHED) or path == READY_MARK:
@@ -159,20 +160,21 @@ def _walk_names(names: Iterator[str], within: int, under: str, depth: int) -> It
             continue  # removed meanwhile
         is_file = stat.S_ISREG(facts.st_mode)
         size_bytes, modified_ns = (facts.st_size, facts.st_mtime_ns) if is_file else (0, 0)
-        yield PackedEntry(path, facts.st_mode, facts.st_ino, size_bytes, modified_ns, target)
+        mode = 0 if is_file and owner is not None and facts.st_uid != owner else facts.st_mode  # of no kind that goes
+        yield PackedEntry(path, mode, facts.st_ino, size_bytes, modified_ns, target)
         if stat.S_ISDIR(facts.st_mode):
             try:
                 inner = os.open(name, _FOLDER, dir_fd=within)
             except (FileNotFoundError, NotADirectoryError):
                 continue  # replaced meanwhile, which the second look finds
             try:
-                yield from _walk(inner, path, depth + 1)
+                yield from _walk(inner, path, depth + 1, owner)
             finally:
                 os.close(inner)
 
 
-def pack(folder: Path, listing: DirectoryListing, target: BinaryIO) -> None:
-    """Write the archive of what was listed. Raises ChangedMeanwhile, OSError."""
+def pack(folder: Path | int, listing: DirectoryListing, target: BinaryIO, owner: int | None = None) -> None:
+    """Write the archive of what was listed, of the same *owner*. Raises ChangedMeanwhile, OSError."""
     with zipfile.ZipFile(target, "w", zipfile.ZIP_STORED) as archive:
         for entry in listing.entries:
             is_folder = stat.S_ISDIR(entry.mode)
@@ -188,7 +190,7 @@ def pack(folder: Path, listing: DirectoryListing, target: BinaryIO) -> None:
                 info.external_attr = (stat.S_IFREG | (0o755 if entry.mode & 0o100 else 0o644)) << 16
                 _pack_file(folder, entry, info, archive)
     try:
-        after = list_directory(folder)
+        after = list_directory(folder, owner)
     except FileNotFoundError:
         raise _changed(str(folder)) from None
     if after.entries != listing.entries:
@@ -196,7 +198,7 @@ def pack(folder: Path, listing: DirectoryListing, target: BinaryIO) -> None:
         raise _changed(", ".join(changed[:3]))
 
 
-def _pack_file(folder: Path, entry: PackedEntry, info: zipfile.ZipInfo, archive: zipfile.ZipFile) -> None:
+def _pack_file(folder: Path | int, entry: PackedEntry, info: zipfile.ZipInfo, archive: zipfile.ZipFile) -> None:
     info.file_size = entry.size_bytes
     try:
         with open_below(folder, entry.path.split("/")) as descriptor, archive.open(info, "w") as packed:

@@ -6,6 +6,9 @@
     ATTEMPT_ID/checkpoint.told     what became of the last one that the agent took (``SpoolAnswer``)
 
 Only the newest counts: with it, those before are removed. So a file waits there while the agent is away, and no more.
+
+An actor at ``full`` has ATTEMPT_ID/spool/ for what it leaves, which is its own, and finds what became of it in
+ATTEMPT_ID/answers/, which is the agent's.
 """
 
 from __future__ import annotations
@@ -27,6 +30,7 @@ from actorgrid.errors import ErrorRecord, NotARegularFile
 from .attempt_dir import write_whole
 
 DIRECTORY, UNPACKING = "checkpoint", "checkpoint.unpacking"
+SPOOL, ANSWERS = "spool", "answers"
 DRAFT = "checkpoint.draft"
 TOLD = "checkpoint.told"
 BEGUN = "checkpoint.begun"
@@ -110,6 +114,8 @@ def begun_with(folder: Path) -> str:
 def tell(folder: Path, answer: SpoolAnswer) -> None:
     """Say what became of a checkpoint. Raises OSError, NotARegularFile."""
     write_whole(folder / TOLD, msgpack.packb(answer._asdict(), use_bin_type=True))
+    if folder.name == ANSWERS:
+        os.chmod(folder / TOLD, 0o644)  # it is ours, for a uid that reads it; until then that finds none
 
 
 def told(folder: Path) -> SpoolAnswer | None:

@@ -12,19 +12,23 @@ import os
 import signal
 import stat
 import time
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import BinaryIO
 
 from actorgrid.actors.files.untrusted_files import open_to_write, remove_tree
 from actorgrid.checkpoints import READY_MARK
 from actorgrid.errors import ActorGridError, NotARegularFile
 
-from .checkpoint_packing import ChangedMeanwhile, list_directory, pack
+from .attempt_dir import AttemptDir
+from .checkpoint_link import unlink_checkpoint
+from .checkpoint_packing import ChangedMeanwhile, DirectoryListing, list_directory, pack
 from .checkpoint_spool import DIGEST_HEX, begun_with, drop_draft, leave, remove, told
+from .isolation.work_folder import LISTED, WorkFolder, rights_of
 from .linux import close_all_but, die_with_parent
 from .process_tree import own_rss_bytes, send
-from .work_records import CheckpointSpec
+from .work_records import CheckpointSpec, WorkSpec
 
 LOOK_S = 0.2
 CHANGING_MAX = 20
@@ -37,13 +41,24 @@ FULL_PATIENCE_S = 60.0
 _TAKEN, _UNCHANGED, _CHANGING, _FAILED, _FULL = 0, 10, 11, 12, 13
 
 
-class CheckpointTaker:
-    """Of one attempt. *folder*: the attempt's."""
+def taker_of(spec: WorkSpec, directory: AttemptDir, cwd: WorkFolder) -> CheckpointTaker | None:
+    """The taker of an attempt that runs in *cwd*; ``None`` of one that asks for no directory, or whose others take."""
+    wish = spec.get("checkpoint")
+    if wish is None or not wish["takes"] or not wish["folder"]:
+        return None
+    return CheckpointTaker(wish, directory.path, directory.stderr.name, cwd)
 
-    def __init__(self, spec: CheckpointSpec, folder: Path, stderr_name: str) -> None:
+
+class CheckpointTaker:
+    """Of one attempt. *folder*: the attempt's; *cwd*: that in which it runs."""
+
+    def __init__(self, spec: CheckpointSpec, folder: Path, stderr_name: str, cwd: WorkFolder) -> None:
         self._spec = spec
         self._folder = folder
         self._stderr_name = stderr_name
+        self._cwd = cwd
+        self._owner = cwd.owner
+        self._shim_pid = os.getpid()
         self._directory = Path(spec["folder"])
         self._number = 0
         self._last = ""  # the digest of the listing of the last one, or of what it began with
@@ -115,10 +130,7 @@ class CheckpointTaker:
         self._may_go = True
         if not has_succeeded and is_due and self._directory.is_dir():
             self._may_go = self._pack_last(goes_on)
-        link = Path(self._spec["link"])
-        with suppress(OSError):
-            if os.readlink(link) == str(self._directory):
-                link.unlink()
+        unlink_checkpoint(self._spec, self._cwd)
 
     def _pack_last(self, goes_on: Callable[[], bool]) -> bool:
         """Whether nothing is lost with the directory: it is packed, or not wanted."""
@@ -178,7 +190,7 @@ class CheckpointTaker:
         if not self._has_begun:
             self._has_begun, self._last = True, begun_with(self._folder)
         self._hear()
-        shim_pid = os.getpid()
+        self._shim_pid = os.getpid()
         self._number += 1  # whatever comes of it: a file of that number may be left though its packer is killed
         self._said, say = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
         self._packer = os.fork()
@@ -190,7 +202,7 @@ class CheckpointTaker:
             signal.set_wakeup_fd(-1)
             for number in (signal.SIGCHLD, signal.SIGTERM):
                 signal.signal(number, signal.SIG_DFL)
-            die_with_parent(shim_pid)
+            die_with_parent(self._shim_pid)
             close_all_but([0, 1, 2, say])
             os.nice(5)
             code, digest = self._take()
@@ -201,16 +213,17 @@ class CheckpointTaker:
     def _take(self) -> tuple[int, str]:
         """Pack the directory unless it is as it was; what came of it, and the digest of the listing."""
         try:
-            listing = list_directory(self._directory)
+            top = os.open(self._directory, LISTED)
+            listing = self._listing(top)
             if listing.newest_ns > time.time_ns() - SETTLE_NS:
                 time.sleep(SETTLE_NS / 1e9)
-                listing = list_directory(self._directory)
+                listing = self._listing(top)
             if listing.digest == self._last:
                 return _UNCHANGED, listing.digest
             if not self._spec["every_s"] and listing.newest_ns > (self._read_mark() or (0, 0))[1]:
                 # What the mark was written for is not what lies there now.
                 raise ChangedMeanwhile("a file there is newer than the mark")
-            leave(self._folder, self._number, lambda file: pack(self._directory, listing, file))
+            leave(self._folder, self._number, lambda file: self._pack(top, listing, file))
         except ChangedMeanwhile as error:
             if self._changing + 1 >= CHANGING_MAX:
                 self._say(str(error))
@@ -230,6 +243,22 @@ class CheckpointTaker:
                 f"left out, as only files, folders and links inside of it go along: {', '.join(listing.left_out)}"
             )
         return _TAKEN, listing.digest
+
+    @contextmanager
+    def _as_owner(self) -> Iterator[None]:
+        """With the rights of the work, in the packer: what lies there can become at any time what that may not read."""
+        with rights_of(self._owner):
+            die_with_parent(self._shim_pid)  # which is forgotten with each change of uid
+            yield
+        die_with_parent(self._shim_pid)
+
+    def _listing(self, top: int) -> DirectoryListing:
+        with self._as_owner():
+            return list_directory(top, self._owner)
+
+    def _pack(self, top: int, listing: DirectoryListing, file: BinaryIO) -> None:
+        with self._as_owner():
+            pack(top, listing, file, self._owner)
 
     def _note(self, code: int, digest: str) -> None:
         now = time.monotonic()

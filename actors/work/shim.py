@@ -35,7 +35,7 @@ from actorgrid.errors import NotARegularFile
 from actorgrid.transports.frames import encode_frame
 
 from .attempt_dir import AttemptDir
-from .checkpoint_taking import CheckpointTaker
+from .checkpoint_taking import taker_of
 from .collected_outputs import Collected, collect_wanted
 from .command_steps import with_pack
 from .containers import remove_container
@@ -52,6 +52,7 @@ from .containment import (
 from .device_memory_limits import DeviceLimits
 from .groups import FreezerGroup, KillGroup, group_name
 from .guard import GuardLink, SharedDeadline
+from .isolation.work_folder import WorkFolder
 from .job_terminal import JobTerminal
 from .limits import writable_cgroup
 from .linux import MARK_HOST, BootTimer, boot_seconds
@@ -133,9 +134,8 @@ class Shim:
         self._worker: WorkerSocket | None = None
         self._started_at = time.time()
         self._collected: Collected | None = None
-        wish = spec.get("checkpoint")
-        takes = wish is not None and wish["takes"] and wish["folder"]
-        self._checkpoints = CheckpointTaker(wish, directory.path, directory.stderr.name) if wish and takes else None
+        self._cwd = WorkFolder(spec, directory.path)
+        self._checkpoints = taker_of(spec, directory, self._cwd)
         self._max_tree_rss = 0
 
     # -- starting

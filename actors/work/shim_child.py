@@ -15,6 +15,7 @@ from setproctitle import setproctitle
 
 from actorgrid.errors import ActorGridError
 
+from .checkpoint_link import link_checkpoint
 from .checkpoint_spec import unpack_checkpoint
 from .command_steps import put_taken_files
 from .containers import in_container
@@ -122,6 +123,12 @@ class ShimChild(NamedTuple):
             add_variables(spec)
             if apart is not None and apart["level"] == "full":
                 step = KEEP_APART
+                make_own_folders(apart, Path(spec.get("working_dir", {}).get("own_cwd") or "/nonexistent"))
+            if spec.get("checkpoint"):
+                step = "have the checkpoint"
+                link_checkpoint(spec)
+            if apart is not None and apart["level"] == "full":
+                step = KEEP_APART
                 self._be_apart(apart, parent_pid, ends)
             step = f"enter {spec['cwd']}"
             os.chdir(spec["cwd"])
@@ -148,8 +155,6 @@ class ShimChild(NamedTuple):
 
     def _be_apart(self, apart: ApartSpec, parent_pid: int, ends: ChildEnds) -> None:
         """Leave what is the agent's, and become the work's uid where there is one. Raises OSError."""
-        own_cwd = Path(self.spec.get("working_dir", {}).get("own_cwd") or "/nonexistent")
-        make_own_folders(apart, own_cwd)
         if os.geteuid() != 0:
             shut_in(apart, self.spec["cwd"], parent_pid)
             return

@@ -181,7 +181,9 @@ class ApartSpec(TypedDict):
     attempt: str
     """At ``full``: the attempt's folder, which it may enter."""
     read: list[str]
-    """At ``full``: the files of the agent that it reads."""
+    """At ``full``: the files of the agent that it reads, and folders of such."""
+    own: NotRequired[list[str]]
+    """At ``full``: what it owns of its attempt's folder beside its home and its ``/tmp``."""
     gang: bool
     """Whether other members of its gang may be on this host: they share memory."""
     sockets: NotRequired[SocketsSpec]
@@ -450,7 +452,7 @@ _FUNCTION = {
 _FUNCTION_MAY = {"steps": _calls, "step_inputs": _places, "objects": _text, "host_id": _text}
 _WORKER = {"worker_id": _text, "pool": _text, "number": _whole, "socket_path": _text}
 _STORE = {"socket_path": _text, "host_id": _text, "folder": _text, "memory_bytes": _whole, "disk_bytes": _whole}
-_APART_MAY = {"sockets": _map({"at": _text, "own": _text}), "secrets": _text}
+_APART_MAY = {"sockets": _map({"at": _text, "own": _text}), "secrets": _text, "own": _texts}
 _APART = {
     "level": _text,
     "hidden": _texts,

@@ -152,3 +152,11 @@ def test_what_stays_behind_is_counted_too(folder: Path, monkeypatch: pytest.Monk
         os.mkfifo(folder / f"fifo{each}")
     with pytest.raises(BodyTooLarge, match="too large for a checkpoint"):
         list_directory(folder)
+
+
+def test_of_work_with_a_uid_of_its_own_only_that_uids_files_go_along(folder: Path) -> None:
+    own = os.geteuid()
+    assert list_directory(folder, own).entries == list_directory(folder).entries
+    found = list_directory(folder, own + 1)  # a second name of a file that is somebody else's
+    assert {entry.path for entry in found.entries} == {"sub", "sub/empty", "last"}
+    assert {*found.left_out} == {"model.pt", "sub/run.sh"}

@@ -9,9 +9,11 @@ from typing import Any
 
 import pytest
 
+from actorgrid.actors.work.checkpoint_link import link_checkpoint
 from actorgrid.actors.work.checkpoint_spec import unpack_checkpoint
 from actorgrid.actors.work.checkpoint_spool import SpoolAnswer, leave, remove, tell, waiting
 from actorgrid.actors.work.checkpoint_taking import CheckpointTaker
+from actorgrid.actors.work.isolation.work_folder import WorkFolder
 from actorgrid.checkpoints import CHECKPOINT_BYTES_MAX, READY_MARK, head_of
 from actorgrid.errors import DiskFull
 
@@ -23,12 +25,18 @@ def spec_of(tmp_path: Path, attempt_id: str) -> Any:
     return {"job_id": "a", "checkpoint": {**own, "takes": True}}
 
 
+def had_checkpoint(spec: Any) -> None:
+    """As the child does before it becomes the work."""
+    unpack_checkpoint(spec)
+    link_checkpoint(spec)
+
+
 @pytest.fixture
 def taker(tmp_path: Path) -> CheckpointTaker:
     spec = spec_of(tmp_path, "a.1")
-    unpack_checkpoint(spec)
+    had_checkpoint(spec)
     (tmp_path / "ckpt" / "n").write_text("1")
-    return CheckpointTaker(spec["checkpoint"], tmp_path / "attempts" / "a.1", "stderr")
+    return CheckpointTaker(spec["checkpoint"], tmp_path / "attempts" / "a.1", "stderr", WorkFolder(spec, tmp_path))
 
 
 def reap(taker: CheckpointTaker) -> bool:
@@ -112,9 +120,9 @@ def test_what_was_unpacked_is_not_packed_again_before_it_changes(taker: Checkpoi
     kept.write_bytes(head_of("a.1", 1) + (tmp_path / "attempts" / "a.1" / "checkpoint-1.new").read_bytes())
     spec = spec_of(tmp_path, "a.2")
     spec["checkpoint"] |= {"state": str(kept), "every_s": 1.0}
-    unpack_checkpoint(spec)
+    had_checkpoint(spec)
     folder = tmp_path / "attempts" / "a.2"
-    later = CheckpointTaker(spec["checkpoint"], folder, "stderr")
+    later = CheckpointTaker(spec["checkpoint"], folder, "stderr", WorkFolder(spec, tmp_path))
 
     def interval() -> list[int]:
         later.turn(time.monotonic() + 10)
@@ -131,9 +139,9 @@ def test_what_was_unpacked_is_not_packed_again_before_it_changes(taker: Checkpoi
 
 @pytest.mark.parametrize("order", [("a.2-0", "a.2-1", "a.2-2"), ("a.2-2", "a.2-1", "a.2-0")])
 def test_the_link_of_a_gang_in_one_directory_is_rank_0s(order: tuple[str, ...], tmp_path: Path) -> None:
-    unpack_checkpoint(spec_of(tmp_path, "a.1-1"))  # left by the attempt before
+    had_checkpoint(spec_of(tmp_path, "a.1-1"))  # left by the attempt before
     for member in order:
-        unpack_checkpoint(spec_of(tmp_path, member))
+        had_checkpoint(spec_of(tmp_path, member))
     assert os.readlink(tmp_path / "ckpt") == str(tmp_path / "attempts" / "a.2-0" / "checkpoint")
     assert sorted(path.name for path in tmp_path.iterdir()) == ["attempts", "ckpt"]
 

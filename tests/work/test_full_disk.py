@@ -11,6 +11,7 @@ import pytest
 
 from actorgrid.actors.work.checkpoint_spool import waiting
 from actorgrid.actors.work.checkpoint_taking import CheckpointTaker
+from actorgrid.actors.work.isolation.work_folder import WorkFolder
 from actorgrid.actors.work.work_records import CheckpointSpec
 from actorgrid.checkpoints import READY_MARK
 from tests.work.rig import Rig
@@ -60,7 +61,7 @@ def test_the_last_checkpoint_waits_for_room(small_disk: Path) -> None:
         "every_s": None,
         "takes": True,
     }
-    taker = CheckpointTaker(spec, folder, "stderr")
+    taker = CheckpointTaker(spec, folder, "stderr", WorkFolder({}, folder))
     ends: list[int] = []
 
     def goes_on() -> bool:

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from actorgrid.actors.files.untrusted_files import remove_tree
 
+from ..checkpoint_spool import ANSWERS
 from ..work_records import ApartSpec
 from .own_sockets import make_own_sockets
 
@@ -24,9 +25,13 @@ def make_own_folders(spec: ApartSpec, own_cwd: Path) -> None:
     """
     folder, uid = spec["attempt"], spec["uid"]
     own = [f"{folder}{os.sep}{name}" for name in (HOME, TMP)]  # a path as an object costs each child more than the call
+    own += spec.get("own", ())
     for path in own:
         with suppress(FileExistsError):
             os.mkdir(path, 0o700)
+    answers = os.path.join(folder, ANSWERS)
+    if answers in spec["read"]:
+        os.mkdir(answers, 0o755)
     if os.geteuid() != 0:
         return  # the work has our uid
     os.chmod(folder, 0o711)  # nosec B103 - by name, and no list
@@ -43,7 +48,8 @@ def make_own_folders(spec: ApartSpec, own_cwd: Path) -> None:
     if "sockets" in spec:
         make_own_sockets(spec["sockets"], uid)
     for path in spec["read"]:
-        os.chmod(path, 0o644)  # in a folder of the agent's, which only it can enter
+        if path != answers:
+            os.chmod(path, 0o644)  # in a folder of the agent's, which only it can enter
 
 
 def _give_secrets(folder: Path, place: Path, uid: int) -> None:

@@ -13,6 +13,7 @@ from actorgrid.configs.paths import HostPaths
 from actorgrid.errors import IsolationNotGiven
 from actorgrid.isolation_words import lacking
 
+from ..checkpoint_spec import own_checkpoint
 from ..work_records import ApartSpec, WorkSpec
 from .confine import lies_in
 from .own_folders import HOME, TMP
@@ -118,10 +119,12 @@ def _full(spec: WorkSpec, uid: int, paths: HostPaths, default_cwd: bool, user: s
         function["result_path"] = str(home / Path(function["result_path"]).name)
         if not uid:
             function.pop("objects", None)  # it makes no sockets to come to the store
+    former_cwd = spec["cwd"]
     if default_cwd:
         spec["cwd"] = str(home)
     spec["env"] = own_variables(spec["env"], folder, user, uid)
     spec["apart"] = full_spec(folder, uid, paths, read)
+    own_checkpoint(spec, spec["apart"], former_cwd)
     if uid and "secrets" in spec:
         spec["apart"]["secrets"] = spec["secrets"]["folder"]
     spec["apart"]["gang"] = "RANK" in spec["env"] and spec["env"].get("WORLD_SIZE", "1") != "1"

@@ -31,7 +31,7 @@ def shut_in(spec: ApartSpec, cwd: str, parent_pid: int) -> None:
     PermissionError for a directory that is the agent's, or around it: what is below what is allowed is allowed.
     """
     attempt = spec["attempt"]
-    own = [os.path.join(attempt, HOME), os.path.join(attempt, TMP)]
+    own = [os.path.join(attempt, HOME), os.path.join(attempt, TMP), *spec.get("own", ())]
     if is_below(cwd, attempt):
         own.append(cwd)
     elif any(is_below(folder, cwd) or is_below(cwd, folder) for folder in spec["hidden"]):
