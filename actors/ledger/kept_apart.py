@@ -12,7 +12,6 @@ from actorgrid.isolation_words import ASPECTS, COOPERATIVE, NONE, is_min_isolati
 
 from .isolation_records import LEVELS, KeptApartRecord, Level, is_kept_apart
 from .record_types import HostRecord, JobRecord
-from .records import working_dir_of
 
 
 def min_isolation_of(job: JobRecord) -> str:
@@ -68,8 +67,6 @@ def why_not_full(job: JobRecord, *, mps: bool) -> str:
         "a container is kept by its runtime": "container" in job,
         "steps of graphs exchange files with the agent": "step_of" in job,
         "its Python environment is built by itself, for all": bool(job.get("environment")),
-        "the agent would read its outputs out of a directory that others change": bool(job.get("outputs"))
-        and not working_dir_of(job),
         "MPS serves one uid at a time": mps,
     }
     return next((reason for reason, holds in reasons.items() if holds), "")

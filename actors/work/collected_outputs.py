@@ -14,7 +14,8 @@ import os
 import shutil
 import stat
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import suppress
+from contextlib import contextmanager, suppress
+from itertools import islice
 from pathlib import Path
 from typing import NamedTuple
 
@@ -24,6 +25,7 @@ from actorgrid.output_paths import OUTPUT_FILES_MAX, OUTPUT_PATH_BYTES_MAX, insi
 from actorgrid.working_dir import leads_out
 
 from .attempt_dir import AttemptDir
+from .isolation.work_folder import FOLDER, LISTED, READ, WorkFolder, rights_of
 from .work_records import KeptOutputs, WorkSpec
 
 COPY_BYTES = 1 << 20
@@ -32,6 +34,13 @@ PAGE_BYTES = 256 * 1024
 ENTRY_BYTES = 64
 """What an entry of a listing takes beside its path."""
 TEXT_MAX = 1000
+ENTRIES_MAX = 2 * OUTPUT_FILES_MAX
+"""Files, folders and links together."""
+DEPTH_MAX = 200
+"""Each folder on the way is held open."""
+CHANGED = "it changed while it was collected"
+HOPS_MAX = 40
+"""Links on one way, as the kernel follows."""
 NOWHERE_ELSE: Mapping[str, Path] = {}
 
 
@@ -70,101 +79,259 @@ class _TooMuch(Exception):
     """The bound of files or bytes is reached."""
 
 
-class _Copy:
-    """Copies into one folder, counting."""
+class _Refused(Exception):
+    """This output is not taken, and why; others may be."""
 
-    def __init__(self, into: Path, bytes_max: int, moves: bool) -> None:
+
+class OutputSource(NamedTuple):
+    """Where outputs are taken from, and as whose."""
+
+    folder: WorkFolder
+    """The directory in which the work ran."""
+    elsewhere: Mapping[str, Path] = NOWHERE_ELSE
+    """Where those of them are that do not lie below it: in folders of the attempt's."""
+    moves: bool = False
+    """Whether nobody needs them there any more."""
+    has_ours: bool = False
+    """Whether files there are second names of the agent's, which are for all to read."""
+
+
+class _Copy:
+    """Copies into one folder, counting.
+
+    Others may change what is copied, at any time. So each folder on the way is opened by itself, and each file by its
+    name in that, not through a link, not waiting, and with the rights of the work at ``full``.
+    """
+
+    def __init__(self, source: OutputSource, into: Path, bytes_max: int) -> None:
         self._into = into
         self._bytes_max = bytes_max
-        self._moves = moves
+        self._moves = source.moves
+        self._owner = source.folder.owner
+        self._has_ours = source.has_ours
+        self._entries = 0
         self.files = 0
         self.size_bytes = 0
 
-    def take(self, source: Path, path: str) -> None:
-        """Keep *source* as *path*: a file, a link that leads nowhere else, or a folder of such. Others are left out."""
-        mode = source.lstat().st_mode
-        target = self._into / path
-        if len(path.encode("utf-8", "surrogateescape")) > OUTPUT_PATH_BYTES_MAX:
-            raise _TooMuch(f"a path of more than {OUTPUT_PATH_BYTES_MAX} bytes: {path[:80]}")
-        target.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    def take(self, top: int, wanted: str, path: str) -> None:
+        """Keep what lies at *wanted* below *top* as *path*: a file, a link that leads nowhere else, a folder of such.
+
+        Raises FileNotFoundError where there is nothing, _Refused, _TooMuch, OSError.
+        """
+        with self._folder_of(top, wanted) as (within, name):
+            mode = self._facts(within, name).st_mode
+            if stat.S_ISLNK(mode) and leads_out(path, self._target(within, name)):
+                raise _Refused("it is a link that leads out")
+            if not (stat.S_ISREG(mode) or stat.S_ISDIR(mode) or stat.S_ISLNK(mode)):
+                raise _Refused("it is no file, folder or link")
+            (self._into / path).parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+            self._entry(within, name, path, 0)
+
+    @contextmanager
+    def _folder_of(self, top: int, wanted: str) -> Iterator[tuple[int, str]]:
+        """The folder in which it lies, and its name there. Links on the way are followed where they stay inside."""
+        if self._owner is None:
+            above, name = os.path.split(wanted)
+            within = os.open(above or ".", FOLDER, dir_fd=top)
+            try:
+                yield within, name
+            finally:
+                os.close(within)
+            return
+        ahead = wanted.split("/")[::-1]
+        held, hops = [top], 0
+        try:
+            while len(ahead) > 1:
+                part = ahead.pop()
+                if part in ("", "."):
+                    continue
+                if part == "..":
+                    if len(held) == 1:
+                        raise _Refused("it lies behind a link that leads out")
+                    os.close(held.pop())
+                    continue
+                try:
+                    target = self._target(held[-1], part)
+                except OSError as error:
+                    if error.errno != errno.EINVAL:
+                        raise
+                    with rights_of(self._owner):  # no link, but it may have become one: then it is refused here
+                        held.append(os.open(part, FOLDER | os.O_NOFOLLOW, dir_fd=held[-1]))
+                    continue
+                hops += 1
+                if target.startswith("/") or hops > HOPS_MAX:
+                    raise _Refused("it lies behind a link that leads out")
+                ahead += target.split("/")[::-1]
+            yield held[-1], ahead[0]
+        finally:
+            for fd in held[1:]:
+                os.close(fd)
+
+    def _facts(self, within: int, name: str) -> os.stat_result:
+        with rights_of(self._owner):
+            return os.lstat(name, dir_fd=within)
+
+    def _target(self, within: int, name: str) -> str:
+        with rights_of(self._owner):
+            return os.readlink(name, dir_fd=within)
+
+    def _entry(self, within: int, name: str, path: str, depth: int) -> None:
+        self._entries += 1
+        if self._entries > ENTRIES_MAX:
+            raise _TooMuch(f"more than {ENTRIES_MAX} files, folders and links")
+        if len(path.encode("utf-8", "surrogateescape")) > OUTPUT_PATH_BYTES_MAX or depth > DEPTH_MAX:
+            raise _TooMuch(f"a path of more than {OUTPUT_PATH_BYTES_MAX} bytes, or {DEPTH_MAX} folders: {path[:80]}")
+        mode, target = self._facts(within, name).st_mode, self._into / path
         if stat.S_ISDIR(mode):
             target.mkdir(mode=0o700, exist_ok=True)
-            for child in sorted(os.listdir(source)):
-                self.take(source / child, f"{path}/{child}")
+            self._children(within, name, path, depth)
         elif stat.S_ISLNK(mode):
-            if not leads_out(path, os.readlink(source)):
-                target.symlink_to(os.readlink(source))
+            text = self._target(within, name)
+            if not leads_out(path, text):
+                target.symlink_to(text)
         elif stat.S_ISREG(mode):
-            self._file(source, target)
+            self._file(within, name, target)
 
-    def _file(self, source: Path, target: Path) -> None:
+    def _children(self, within: int, name: str, path: str, depth: int) -> None:
+        folder = self._opened(within, name, LISTED)
+        try:
+            with os.scandir(folder) as listed:
+                names = sorted(entry.name for entry in islice(listed, ENTRIES_MAX + 1))
+            for child in names:
+                try:
+                    self._entry(folder, child, f"{path}/{child}", depth + 1)
+                except FileNotFoundError:
+                    raise _Refused(CHANGED) from None
+        finally:
+            os.close(folder)
+
+    def _opened(self, within: int, name: str, flags: int) -> int:
+        try:
+            with rights_of(self._owner):
+                return os.open(name, flags, dir_fd=within)
+        except OSError as error:
+            if error.errno in (errno.ENOENT, errno.ENOTDIR, errno.ELOOP, errno.ENXIO):  # of another kind by now
+                raise _Refused(CHANGED) from None
+            raise
+
+    def _file(self, within: int, name: str, target: Path) -> None:
         self.files += 1
-        size = source.lstat().st_size
         if self.files > OUTPUT_FILES_MAX:
             raise _TooMuch(f"more than {OUTPUT_FILES_MAX} files")
+        if self._moves and self._owner is None:
+            self._count(self._facts(within, name).st_size)
+            with suppress(OSError):
+                os.rename(name, target, src_dir_fd=within)
+                return
+            self._count(-self._facts(within, name).st_size)
+        source = self._opened(within, name, READ)
+        try:
+            facts = os.fstat(source)
+            if not stat.S_ISREG(facts.st_mode):
+                raise _Refused(CHANGED)
+            # Work cannot read through it what it may not. But it is no output of its, whoever's it is.
+            is_ours = self._has_ours and facts.st_uid == os.geteuid()
+            if self._owner not in (None, facts.st_uid) and facts.st_nlink > 1 and not is_ours:
+                raise _Refused("it is another name of a file that is not the work's")
+            self._count(facts.st_size)
+            if self._moves and self._moved(within, name, target, facts):
+                return
+            self._copied(source, target, facts)
+        finally:
+            os.close(source)
+
+    def _count(self, size: int) -> None:
         if self.size_bytes + size > self._bytes_max:
             raise _TooMuch(f"more than {self._bytes_max} bytes (work.outputs_bytes_max)")
-        if self._moves:
-            with suppress(OSError):
-                os.rename(source, target)
-                self.size_bytes += size
-                return
-        with open(source, "rb") as read, open(target, "xb") as written:
-            shutil.copyfileobj(read, written, COPY_BYTES)
-        shutil.copystat(source, target)
         self.size_bytes += size
 
+    def _moved(self, within: int, name: str, target: Path, facts: os.stat_result) -> bool:
+        """Whether the file that was looked at is *target* now. Another that has taken its place is not kept."""
+        try:
+            os.rename(name, target, src_dir_fd=within)
+        except OSError:
+            return False
+        if not os.path.samestat(os.lstat(target), facts):
+            if stat.S_ISDIR(os.lstat(target).st_mode):
+                remove_tree(target)
+            else:
+                target.unlink()
+            raise _Refused(CHANGED)
+        return True
 
-def collect(
-    cwd: str,
-    wanted: list[str],
-    into: Path,
-    bytes_max: int,
-    *,
-    moves: bool = False,
-    elsewhere: Mapping[str, Path] = NOWHERE_ELSE,
-) -> Collected:
-    """Keep the *wanted* paths of *cwd* in *into*, which is made anew. *moves*: *cwd* is of nobody else. *elsewhere*:
-    where those of them are that do not lie below *cwd*.
+    def _copied(self, source: int, target: Path, facts: os.stat_result) -> None:
+        """Copy as many bytes as it had when it was opened: somebody may go on writing for good."""
+        with open(target, "xb") as written:
+            left = facts.st_size
+            while left and (piece := os.read(source, min(left, COPY_BYTES))):
+                written.write(piece)
+                left -= len(piece)
+            written.flush()
+            os.fchmod(written.fileno(), stat.S_IMODE(facts.st_mode) & 0o777)
+            os.utime(written.fileno(), ns=(facts.st_atime_ns, facts.st_mtime_ns))
+        if left:
+            raise _Refused("it became shorter while it was collected")
 
-    What is too large, or finds no room on the disk, is named as the problem; what was kept until then stays.
+
+def collect(source: OutputSource, wanted: list[str], into: Path, bytes_max: int) -> Collected:
+    """Keep the *wanted* paths of *source* in *into*, which is made anew.
+
+    What is refused, is too large, or finds no room on the disk, is named as the problem; what else was kept stays.
     """
     remove_tree(into)
     into.mkdir(mode=0o700, parents=True)
-    copy, missing, problem = _Copy(into, bytes_max, moves), [], ""
+    copy, missing, problems = _Copy(source, into, bytes_max), [], list[str]()
     for path in wanted:
-        source = _source(cwd, path, elsewhere)
         try:
-            copy.take(source, path)
+            with _top_of(source, path) as (top, below):
+                copy.take(top, below, path)
         except (FileNotFoundError, NotADirectoryError):
-            if not os.path.lexists(source):
-                missing.append(path)
-            else:
-                problem = problem or f"{path}: it changed while it was collected"
+            missing.append(path)
         except _TooMuch as error:
-            problem = f"{path}: {error}"
+            problems.append(f"{path}: {error}")
             break
+        except (_Refused, NotARegularFile) as error:
+            problems.append(f"{path}: {error}")
         except OSError as error:
-            full = error.errno in (errno.ENOSPC, errno.EDQUOT)
-            problem = f"{path}: {'the disk is full' if full else error.strerror}"
-            break
-    return Collected(copy.files, copy.size_bytes, tuple(missing), problem)
+            is_full = error.errno in (errno.ENOSPC, errno.EDQUOT)
+            problems.append(f"{path}: {'the disk is full' if is_full else error.strerror}")
+            if is_full:
+                break
+    return Collected(copy.files, copy.size_bytes, tuple(missing), "; ".join(problems)[:TEXT_MAX])
+
+
+@contextmanager
+def _top_of(source: OutputSource, path: str) -> Iterator[tuple[int, str]]:
+    """The folder from which a path leads, and how it goes on there."""
+    for name, folder in source.elsewhere.items():
+        if path == name or path.startswith(f"{name}/"):
+            # Its name in the attempt's folder cannot be given to another by the work; what lies in it can.
+            top = os.open(folder.parent if path == name else folder, FOLDER | os.O_NOFOLLOW)
+            try:
+                yield top, folder.name if path == name else path[len(name) + 1 :]
+            finally:
+                os.close(top)
+            return
+    with source.folder.opened() as top:
+        yield top, path
 
 
 def collect_wanted(
-    spec: WorkSpec, attempt: AttemptDir, then: Callable[[WorkSpec, AttemptDir, Collected], Collected] | None
+    spec: WorkSpec,
+    attempt: AttemptDir,
+    folder: WorkFolder,
+    then: Callable[[WorkSpec, AttemptDir, Collected], Collected] | None,
 ) -> Collected | None:
     """Keep the outputs that an attempt's spec asks for, if any, and say in its stderr what is not there.
 
-    *then* is called with what came of it, before that is said, and gives what is to be said.
+    *folder*: in which it ran. *then* is called with what came of it, before that is said, and gives what is to be said.
     """
     wanted = spec.get("outputs")
     if not wanted:
         return None
     own = bool(spec.get("working_dir"))
-    collected = collect(
-        spec["cwd"], wanted["paths"], Path(wanted["folder"]), wanted["bytes_max"], moves=own, elsewhere=_elsewhere(spec)
-    )
+    source = OutputSource(folder, _elsewhere(spec), moves=own, has_ours=own)
+    collected = collect(source, wanted["paths"], Path(wanted["folder"]), wanted["bytes_max"])
     if then is not None:
         collected = then(spec, attempt, collected)
     said = [f"output {path!r} was not there" for path in collected.missing]
@@ -174,13 +341,6 @@ def collect_wanted(
         os.write(stderr, "".join(f"[actorgrid] {line}\n" for line in said).encode("utf-8", "replace"))
         os.close(stderr)
     return collected
-
-
-def _source(cwd: str, path: str, elsewhere: Mapping[str, Path]) -> Path:
-    for name, folder in elsewhere.items():
-        if path == name or path.startswith(f"{name}/"):
-            return folder / path[len(name) + 1 :]
-    return Path(cwd) / path
 
 
 def _elsewhere(spec: WorkSpec) -> dict[str, Path]:

@@ -481,7 +481,7 @@ class Shim:
             self._checkpoints.last(has_succeeded, self._packing_goes_on)
         if not self._late:
             has_pack = self._status == 0 and self._reason in ("", "exited")
-            self._collected = collect_wanted(self._spec, self._dir, with_pack if has_pack else None)
+            self._collected = collect_wanted(self._spec, self._dir, self._cwd, with_pack if has_pack else None)
         if self._checkpoints is not None:
             self._checkpoints.clear()
         if self._spec.get("working_dir"):

@@ -295,3 +295,90 @@ def test_nobody_elses_checkpoints_are_there_to_be_read(rig: Rig) -> None:
     assert set(rig.output("bobs.1").split()) <= {"PermissionError", "FileNotFoundError"}
     if os.geteuid() == 0:
         killed(rig, first)
+
+
+# -- outputs
+
+GIVES = """
+import os
+os.makedirs("out/deep")
+open("out/deep/model", "w").write("weights")
+open("log", "w").write("done")
+os.symlink("out/deep", "last")
+print(os.getcwd())
+"""
+
+
+@pytest.mark.parametrize("where", ["its home", "a directory"])
+def test_outputs_are_kept_as_at_basic(rig: Rig, shared: Path, where: str) -> None:
+    name, cwd = f"gives-{len(where)}", None if where == "its home" else str(shared)
+    attempt_id = start(rig, name, GIVES, cwd=cwd, outputs=["out", "log", "last/model", "gone"])
+    job = rig.ended(attempt_id)
+    assert job["state"] == "succeeded", said(rig, attempt_id)
+    assert level_of(rig, attempt_id) == "full"
+    kept = rig.dir(attempt_id).outputs
+    found = {str(path.relative_to(kept)): path.read_text() for path in kept.rglob("*") if path.is_file()}
+    assert found == {"out/deep/model": "weights", "log": "done", "last/model": "weights"}, said(rig, attempt_id)
+    assert "output 'gone' was not there" in rig.output(attempt_id, "stderr")
+    assert (shared / "log").exists() == (cwd is not None)
+
+
+STEALS = """
+import os, sys
+token, mine, shared = sys.argv[1:]
+os.symlink(token, "link")
+os.symlink(os.path.dirname(token), "folder")
+os.mkfifo("pipe")
+for number, path in enumerate((mine + "/spec.msgpack", token, "/etc/shadow")):
+    try:
+        os.link(path, f"hard{number}")
+    except OSError as error:
+        print(type(error).__name__)
+open("good", "w").write("good")
+"""
+NAMES = ["link", "folder", "folder/admin.token", "pipe", "hard0", "hard1", "hard2", "good"]
+
+
+def test_what_leads_elsewhere_is_refused_by_name_and_the_rest_is_kept(rig: Rig, shared: Path) -> None:
+    token, mine = str(rig.paths.token_file), str(rig.dir("steals.1").path)
+    attempt_id = start(rig, "steals", STEALS, token, mine, str(shared), cwd=str(shared), outputs=NAMES)
+    assert rig.ended(attempt_id)["state"] == "succeeded", said(rig, attempt_id)
+    kept = rig.dir(attempt_id).outputs
+    assert {path.read_text() for path in kept.rglob("*") if path.is_file()} == {"good"}
+    told = rig.output(attempt_id, "stderr")
+    for name, why in (("link", "leads out"), ("folder", "leads out"), ("pipe", "no file, folder or link")):
+        assert any(f"{name}: it" in part and why in part for part in told.split(";")), told
+    assert "folder/admin.token: it lies behind a link that leads out" in told
+    assert SECRET not in rig.output(attempt_id) + told
+
+
+SWAPS_CWD = """
+import os, sys
+own, other = sys.argv[1:]
+os.rename(own, own + ".away")
+os.symlink(other, own)
+"""
+
+
+def test_a_directory_that_the_work_replaces_by_a_link_gives_nothing_of_where_that_leads(rig: Rig, shared: Path) -> None:
+    around, other = shared / "around", shared / "other"
+    for folder in (around, around / "cwd", other):
+        folder.mkdir()
+        folder.chmod(0o777)
+    (other / "model").write_text(SECRET)
+    (other / "model").chmod(0o600)
+    # By itself it cannot reach around its directory: another job of its user's does it.
+    (around / "gate").touch()
+    waits = "import os, sys, time\nopen('up', 'w')\nwhile not os.path.lexists('go'): time.sleep(0.01)"
+    attempt_id = start(rig, "swapped", waits, cwd=str(around / "cwd"), outputs=["model", "up"])
+    rig.node.run_until((around / "cwd" / "up").exists, what="it runs")
+    job = rig.run(
+        "swaps-it",
+        command=["python3", "-c", SWAPS_CWD + "open(own + '.away/go', 'w')", str(around / "cwd"), str(other)],
+        user_id=ANN,
+        cwd=str(around),
+    )
+    assert job["state"] == "succeeded", said(rig, "swaps-it.1")
+    rig.ended(attempt_id)
+    assert not [path for path in rig.dir(attempt_id).outputs.rglob("*") if path.is_file()]
+    assert "another directory lies where the work began" in rig.output(attempt_id, "stderr")
