@@ -23,8 +23,8 @@ LOST = "actorgrid/lost"
 """Under which pytest's cache keeps that a process of tests was lost in the last run."""
 
 
-def pytest_sessionstart(session: pytest.Session) -> None:
-    """Know of no process that was lost. A run without a cache keeps nothing."""
+def start_anew(session: pytest.Session) -> None:
+    """As a session starts: know of no process that was lost. A run without a cache keeps nothing."""
     if not hasattr(session.config, "workerinput") and session.config.pluginmanager.hasplugin("cacheprovider"):
         session.config.cache.set(LOST, "")
 

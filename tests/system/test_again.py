@@ -36,7 +36,8 @@ def importable(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def run(folder: Path, source: str = TESTS, *options: str) -> Path:
     (folder / "pytest.ini").write_text("[pytest]\n")
-    (folder / "conftest.py").write_text("from tests.again import pytest_sessionstart, pytest_testnodedown\n")
+    hooks = "pytest_testnodedown, start_anew as pytest_sessionstart"
+    (folder / "conftest.py").write_text(f"from tests.again import {hooks}\n")
     (folder / "test_it.py").write_text(source)
     subprocess.run([sys.executable, "-m", "pytest", "-q", *options], cwd=folder, check=False, capture_output=True)
     return folder

@@ -223,9 +223,10 @@ def _has_subtree(kind: Any) -> bool:
 def remove_sockets(folder: Path, names: list[str]) -> None:
     """Remove the sockets of these processes and of all that they made: nobody listens there any more."""
     exact, prefixes = set(names), tuple(f"{name}." for name in names)
-    for entry in os.scandir(folder):
-        if (entry.name in exact or entry.name.startswith(prefixes)) and not entry.is_symlink():
-            (folder / entry.name).unlink(missing_ok=True)
+    with os.scandir(folder) as entries:
+        for entry in entries:
+            if (entry.name in exact or entry.name.startswith(prefixes)) and not entry.is_symlink():
+                (folder / entry.name).unlink(missing_ok=True)
 
 
 class UnixAdmin(_UnixProcesses, ThespianAdmin):  # type: ignore[misc]
@@ -516,7 +517,8 @@ class UnixSystem:
 def sweep(folder: Path) -> None:
     """Remove a boot's directory with the sockets and names in it; no link is followed."""
     try:
-        entries = list(os.scandir(folder))
+        with os.scandir(folder) as found:
+            entries = list(found)
     except FileNotFoundError:
         return
     for entry in entries:

@@ -68,8 +68,8 @@ def make_own_sockets(spec: SocketsSpec, uid: int) -> None:
 
 def own_folders_named(users_dir: Path, name: str) -> Iterable[tuple[int, Path]]:
     """The folders of that name among the sockets of each uid that has one, with that uid; links are none."""
-    with suppress(FileNotFoundError):
-        for entry in os.scandir(users_dir):
+    with suppress(FileNotFoundError), os.scandir(users_dir) as entries:
+        for entry in entries:
             place = Path(entry.path, "sockets", name)
             with suppress(OSError):
                 found = os.lstat(place)
