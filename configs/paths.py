@@ -18,7 +18,8 @@ DATA_DIR/                 0700, one host, one agent at a time
   workers/WORKER_ID/      the same for a pool worker
   environments/           0700: Python environments of work, by the SHA-256 of their specs (see
                           actors/work/built_environments.py)
-  users/UID/              0700: what work of a uid of its own shares (see actors/work/isolation/own_sockets.py)
+  users/UID/              0700: what work of a uid of its own shares: its sockets and its Python environments (see
+                          actors/work/isolation/own_sockets.py, user_environments.py)
   usage/                  what work used, and uses (see actors/work/usage_keeper.py)
   working_dirs/           0700: working directories that came with work, by SHA-256 (see actors/work/working_dirs.py)
 RUNTIME_DIR/              0700, sockets only (an AF_UNIX path holds 107 bytes)

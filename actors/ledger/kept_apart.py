@@ -66,7 +66,6 @@ def why_not_full(job: JobRecord, *, mps: bool) -> str:
     reasons = {
         "a container is kept by its runtime": "container" in job,
         "steps of graphs exchange files with the agent": "step_of" in job,
-        "its Python environment is built by itself, for all": bool(job.get("environment")),
         "MPS serves one uid at a time": mps,
     }
     return next((reason for reason, holds in reasons.items() if holds), "")

@@ -154,7 +154,8 @@ def attempt_spec(
     if environment:
         asked = asked_of(environment, paths, settings)
         spec["environment"] = asked
-        built = environments_in(asked).found(environment)
+        # Other work has it from its own process, which knows where it is, and whether it is there.
+        built = environments_in(asked).found(environment) if served_by is not None else None
         if built is not None:
             enter_environment(built, spec["env"])
     if "service" in job:

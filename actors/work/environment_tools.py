@@ -182,8 +182,8 @@ def _of_pip(wanted: PythonEnvironment) -> list[str]:
 
 def _is_uv_configured() -> bool:
     names = ("UV_DEFAULT_INDEX", "UV_INDEX", "UV_INDEX_URL", "UV_EXTRA_INDEX_URL", "UV_FIND_LINKS", "UV_CONFIG_FILE")
-    files = (Path("~/.config/uv/uv.toml").expanduser(), Path("/etc/uv/uv.toml"))
-    return any(os.environ.get(name) for name in names) or any(file.exists() for file in files)
+    files = (os.path.expanduser("~/.config/uv/uv.toml"), "/etc/uv/uv.toml")  # of a home that we may not enter, maybe
+    return any(os.environ.get(name) for name in names) or any(map(os.path.exists, files))
 
 
 def _pip_settings() -> dict[str, str]:

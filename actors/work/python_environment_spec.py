@@ -13,6 +13,7 @@ from actorgrid.digests import is_digest
 from actorgrid.python_environment import VARIABLE
 
 from .built_environments import BuildProgress, BuiltEnvironment, BuiltEnvironments
+from .isolation.user_environments import hold_environments
 from .work_records import EnvironmentLimits, EnvironmentSpec, WorkSpec
 
 if TYPE_CHECKING:
@@ -46,22 +47,30 @@ def asked_of(digest: str, paths: HostPaths, settings: Settings) -> EnvironmentSp
 
 
 def hold_python_environment(spec: WorkSpec) -> None:
-    """Keep the work's environment from being removed, for as long as this process lives."""
-    wanted = spec.get("environment")
-    if wanted:
+    """Keep the work's environment from being removed, for as long as this process lives; at ``full`` its user's folder
+    of them, of which its own process holds the one that it needs: nothing in there is for us to open."""
+    wanted, of_user = spec.get("environment"), spec.get("apart", {}).get("environments")
+    if of_user:
+        hold_environments(Path(of_user))
+    elif wanted:
         environments_in(wanted).hold(wanted["digest"])
 
 
 def prepare_environment(spec: WorkSpec, say: Callable[[str], None]) -> BuiltEnvironment | None:
     """Have the work's environment there, and its variables in the spec; ``None`` where it asks for none.
 
-    Raises EnvironmentFailed, MalformedBody, DiskFull, OSError.
+    At ``full`` it is held by what this process becomes, too. Raises EnvironmentFailed, MalformedBody, DiskFull,
+    OSError.
     """
     wanted = spec.get("environment")
     if not wanted:
         return None
     kept = environments_in(wanted)
-    environment = kept.get(wanted["digest"], Path(wanted["path"]).read_bytes, spec["env"], BuildProgress(say))
+    if spec.get("apart", {}).get("environments"):
+        os.set_inheritable(kept.hold(wanted["digest"]), True)
+    secrets = spec["secrets"]["variables"] if "secrets" in spec else {}
+    work = {name: value for name, value in spec["env"].items() if name not in secrets}  # a build has no use for them
+    environment = kept.get(wanted["digest"], Path(wanted["path"]).read_bytes, work, BuildProgress(say))
     enter_environment(environment, spec["env"])
     return environment
 

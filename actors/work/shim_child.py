@@ -103,7 +103,9 @@ class ShimChild(NamedTuple):
             apart = spec.get("apart")
             if apart is not None and apart["level"] == "basic":
                 confine_a_little(apart)
-            if spec.get("environment") and spec["kind"] != "functions":
+            is_full = apart is not None and apart["level"] == "full"
+            builds = bool(spec.get("environment")) and spec["kind"] != "functions"
+            if builds and not is_full:
                 os.write(ends.fault, LONG_STEP)
                 step = MAKE_ENVIRONMENT
                 prepare_environment(spec, _say)
@@ -121,15 +123,19 @@ class ShimChild(NamedTuple):
                 unpack_checkpoint(spec)
             step = "have its secrets"
             add_variables(spec)
-            if apart is not None and apart["level"] == "full":
+            if apart is not None and is_full:
                 step = KEEP_APART
                 make_own_folders(apart, Path(spec.get("working_dir", {}).get("own_cwd") or "/nonexistent"))
             if spec.get("checkpoint"):
                 step = "have the checkpoint"
                 link_checkpoint(spec)
-            if apart is not None and apart["level"] == "full":
+            if apart is not None and is_full:
                 step = KEEP_APART
                 self._be_apart(apart, parent_pid, ends)
+            if builds and is_full:  # which runs code of others: as what the work is, where it is
+                os.write(ends.fault, LONG_STEP)
+                step = MAKE_ENVIRONMENT
+                prepare_environment(spec, _say)
             step = f"enter {spec['cwd']}"
             os.chdir(spec["cwd"])
             if self._is_over():

@@ -184,6 +184,8 @@ class ApartSpec(TypedDict):
     """At ``full``: the files of the agent that it reads, and folders of such."""
     own: NotRequired[list[str]]
     """At ``full``: what it owns of its attempt's folder beside its home and its ``/tmp``."""
+    environments: NotRequired[str]
+    """At ``full``: the folder of its user's Python environments (isolation/user_environments.py)."""
     gang: bool
     """Whether other members of its gang may be on this host: they share memory."""
     sockets: NotRequired[SocketsSpec]
@@ -452,7 +454,7 @@ _FUNCTION = {
 _FUNCTION_MAY = {"steps": _calls, "step_inputs": _places, "objects": _text, "host_id": _text}
 _WORKER = {"worker_id": _text, "pool": _text, "number": _whole, "socket_path": _text}
 _STORE = {"socket_path": _text, "host_id": _text, "folder": _text, "memory_bytes": _whole, "disk_bytes": _whole}
-_APART_MAY = {"sockets": _map({"at": _text, "own": _text}), "secrets": _text, "own": _texts}
+_APART_MAY = {"sockets": _map({"at": _text, "own": _text}), "secrets": _text, "own": _texts, "environments": _text}
 _APART = {
     "level": _text,
     "hidden": _texts,

@@ -16,7 +16,7 @@ from actorgrid.actors.gpu.enforcement import (
     isolation_counts,
 )
 from actorgrid.actors.gpu.feasibility import check_feasible
-from actorgrid.actors.ledger.isolation_records import is_kept_apart
+from actorgrid.actors.ledger.isolation_records import KeptApartRecord, is_kept_apart
 from actorgrid.actors.ledger.kept_apart import level_of, level_of_worker, wanted_level
 from actorgrid.actors.ledger.record_types import HostRecord, JobRecord
 from actorgrid.demand import Demand
@@ -147,3 +147,11 @@ def test_what_a_host_says_is_looked_at_before_it_is_kept() -> None:
         assert not is_kept_apart(nonsense)
     assert not is_kept_apart({"setting": ["auto"], "levels": {"basic": {}}})
     assert not is_kept_apart({"setting": "auto", "levels": {"basic": {"files": ["kernel"]}}})
+
+
+@pytest.mark.parametrize("more", [{"checkpoint": {"path": "ckpt"}}, {"environment": "ab" * 32}, {"outputs": ["out"]}])
+def test_work_whose_files_the_agent_has_to_do_with_is_kept_apart_as_other_work(more: dict[str, Any]) -> None:
+    apart = cast("KeptApartRecord", kept())
+    assert level_of(apart, job(user="ann@lab", **more), mps=False) == "full"
+    assert level_of(apart, job("files=kernel", **more), mps=False) == "full"
+    assert level_of(apart, job(**more), mps=False) == "basic"

@@ -5,12 +5,14 @@ Each is what it is at basic, and leads nobody to what is not its own.
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import shutil
 import signal
 import subprocess
 import sys
+import tarfile
 import tempfile
 import textwrap
 from collections.abc import Iterator
@@ -20,8 +22,14 @@ from typing import Any
 import pytest
 
 from actorgrid.actors.work.isolation.probes import SHUT_IN_NEEDS, try_out
+from actorgrid.actors.work.isolation.user_environments import environments_of
+from actorgrid.actors.work.process_tree import descendants, living
 from actorgrid.checkpoints import READY_MARK
-from tests.work.rig import Rig
+from actorgrid.python_environment import python_environment
+from actorgrid.transports.task_frames import ENVIRONMENT_HERE, encode_environment_wanted
+from tests.wheels import make_wheel
+from tests.work.hostile_jobs import HOSTILE, REFUSED
+from tests.work.rig import RawClient, Rig
 
 pytestmark = pytest.mark.system
 is_root = pytest.mark.skipif(
@@ -59,6 +67,7 @@ def rig() -> Iterator[Rig]:
     made.start_manager()
     yield made
     made.close()
+    subprocess.run(["chmod", "-R", "u+w", str(around)], check=True)  # packages that nobody is to write
     shutil.rmtree(around)
 
 
@@ -114,27 +123,30 @@ signal.pause()
 """
 
 
-def killed(rig: Rig, attempt_id: str) -> None:
-    for pid in rig.marked(attempt_id):
+def killed(rig: Rig, attempt_id: str, *, with_shim: bool = False) -> None:
+    if with_shim:
+        os.kill(rig.dir(attempt_id).shim_pid() or 0, signal.SIGKILL)
+    for pid in rig.marked(attempt_id) if not with_shim else ():
         if b"-c" in Path(f"/proc/{pid}/cmdline").read_bytes():
             os.kill(pid, signal.SIGKILL)
     rig.ended(attempt_id)
 
 
-@pytest.mark.parametrize("where", ["its home", "a directory"])
+@pytest.mark.parametrize("where", ["its home", "a directory", "a directory, its shim killed"])
 def test_the_next_attempt_goes_on_from_the_checkpoint_of_one_that_was_killed(
     rig: Rig, shared: Path, where: str
 ) -> None:
-    name, cwd = f"goes-on-{len(where)}", None if where == "its home" else str(shared)
+    name, cwd, with_shim = f"goes-on-{len(where)}", None if where == "its home" else str(shared), "shim" in where
     first = start(rig, name, SAVES, "run/ckpt", retries_left=1, cwd=cwd, checkpoint={"path": "run/ckpt"})
     entered(rig, name, 1)
     assert level_of(rig, first) == "full"
-    killed(rig, first)
-    assert not (shared / "run" / "ckpt").is_symlink(), "the link goes with the attempt"
+    killed(rig, first, with_shim=with_shim)
+    assert (shared / "run" / "ckpt").is_symlink() == with_shim, "the link goes with the attempt"
     job = rig.run(name)
     assert job["state"] == "succeeded", said(rig, f"{name}.2")
     assert rig.output(f"{name}.2") == "saved saved\nTrue 0\n"
     assert not (rig.dir(f"{name}.2").path / "checkpoint").exists()
+    assert not (shared / "run" / "ckpt").is_symlink()
 
 
 @is_root
@@ -382,3 +394,179 @@ def test_a_directory_that_the_work_replaces_by_a_link_gives_nothing_of_where_tha
     rig.ended(attempt_id)
     assert not [path for path in rig.dir(attempt_id).outputs.rglob("*") if path.is_file()]
     assert "another directory lies where the work began" in rig.output(attempt_id, "stderr")
+
+
+# -- Python environments
+
+
+@pytest.fixture(scope="module")
+def index() -> Iterator[Path]:
+    """A folder of packages that everybody can read."""
+    folder = Path(tempfile.mkdtemp())
+    folder.chmod(0o755)
+    make_wheel(folder, "of_folder", "1.5", "VALUE = 42\n")
+    yield folder
+    shutil.rmtree(folder)
+
+
+def environment(rig: Rig, index: Path, *requirements: str) -> str:
+    """The digest of what a job asks for."""
+    lines = ["--no-index", f"--find-links {index}", *requirements]
+    spec = python_environment(requirements="\n".join(lines))
+    rig.blob(spec.to_bytes())
+    return spec.digest
+
+
+USES = "import of_folder, sys, os; print(of_folder.VALUE, sys.prefix, os.stat(sys.prefix).st_uid == os.getuid())"
+
+
+def test_an_environment_is_built_once_for_a_user_and_is_nobody_elses(rig: Rig, index: Path) -> None:
+    digest, places = environment(rig, index, "of_folder>=1"), []
+    for name, user in (("e1", ANN), ("e2", ANN), ("e3", BOB)):
+        command = ["python", "-c", USES]
+        job = rig.run(name, command=command, user_id=user, environment=digest, cwd=str(index))
+        assert job["state"] == "succeeded", said(rig, f"{name}.1")
+        assert level_of(rig, f"{name}.1") == "full"
+        value, place, is_own = rig.output(f"{name}.1").split()
+        assert (value, is_own) == ("42", "True")
+        assert ("building environment" in rig.output(f"{name}.1", "stderr")) == (name != "e2")
+        places.append(Path(place))
+    assert places[0] == places[1] != places[2]
+    assert all(place.is_relative_to(rig.paths.users_dir) for place in places)
+    assert not rig.paths.environments_dir.exists() or not os.listdir(rig.paths.environments_dir)
+    # What one has is not there for the other to be read, let alone to be changed.
+    site = next(places[0].glob("lib/python*/site-packages")) / "of_folder.py"
+    program = f"import os; print(os.path.exists({str(site)!r})); open({str(site)!r}, 'w')"
+    job = rig.run("e4", command=["python3", "-c", program], user_id=BOB)
+    assert job["state"] == "failed" and ("PermissionError" in said(rig, "e4.1") or "False" in said(rig, "e4.1"))
+    assert site.read_text() == "VALUE = 42\n"
+
+
+def test_a_function_goes_on_in_the_python_of_its_environment(rig: Rig, index: Path) -> None:
+    def look() -> str:
+        import sys
+
+        import of_folder
+
+        return f"{of_folder.VALUE} in {sys.prefix}"
+
+    digest = environment(rig, index, "of_folder")
+    rig.submit_function("fe", look, user_id=ANN, environment=digest, cwd=str(index))
+    job = rig.run("fe")
+    assert job["state"] == "succeeded", job["error"]
+    assert level_of(rig, "fe.1") == "full"
+    assert str(rig.paths.users_dir).encode() in rig.dir("fe.1").result.read_bytes()
+
+
+BACKEND = """
+import contextlib, io, json, os, sys, zipfile
+FACTS = {facts!r}
+def build_wheel(folder, config_settings=None, metadata_directory=None):
+    sys.argv = ["hostile", FACTS]
+    said = io.StringIO()
+    with contextlib.redirect_stdout(said):
+        exec({program!r}, {{}})
+    while {waits}:
+        os.stat("/")
+    name = "hostile_build-1-py3-none-any.whl"
+    files = {{
+        "hostile_build.py": "SAID = " + repr(said.getvalue()) + "; ENV = " + repr(dict(os.environ)),
+        "hostile_build-1.dist-info/METADATA": "Metadata-Version: 2.1\\nName: hostile_build\\nVersion: 1\\n",
+        "hostile_build-1.dist-info/WHEEL": "Wheel-Version: 1.0\\nRoot-Is-Purelib: true\\nTag: py3-none-any\\n",
+        "hostile_build-1.dist-info/RECORD": "",
+    }}
+    with zipfile.ZipFile(os.path.join(folder, name), "w") as archive:
+        for each, text in files.items():
+            archive.writestr(each, text)
+    return name
+"""
+
+
+def make_hostile_package(index: Path, facts: str, waits: str) -> None:
+    """A source package whose build tries all that hostile jobs try."""
+    project = '[build-system]\nrequires = []\nbuild-backend = "backend"\nbackend-path = ["."]\n'
+    project += '[project]\nname = "hostile_build"\nversion = "1"\n'
+    program = HOSTILE.replace("os.getppid()", "facts['agent']")  # its parent is the tool that builds, and its own
+    files = {"pyproject.toml": project, "backend.py": BACKEND.format(facts=facts, program=program, waits=waits)}
+    files["PKG-INFO"] = "Metadata-Version: 2.1\nName: hostile_build\nVersion: 1\n"
+    with tarfile.open(index / "hostile_build-1.tar.gz", "w:gz") as archive:
+        for name, text in files.items():
+            info = tarfile.TarInfo(f"hostile_build-1/{name}")
+            info.size = len(text.encode())
+            archive.addfile(info, io.BytesIO(text.encode()))
+
+
+def test_a_hostile_build_gets_no_further_than_its_job_and_one_that_is_killed_is_built_anew(
+    rig: Rig, index: Path
+) -> None:
+    paths = rig.context.paths
+    uid = json.loads((paths.data_dir / "uids.json").read_text())[BOB] if os.geteuid() == 0 else 0
+    facts = {
+        "token": str(paths.token_file),
+        "data": str(paths.data_dir),
+        "sockets": str(paths.work_sockets_dir),
+        "secret": str(environments_of(paths, uid, BOB) / environment(rig, index, "of_folder>=1") / "pyvenv.cfg"),
+        "other": os.getpid(),
+        "agent": os.getpid(),
+        "mine": str(rig.dir("hb.2").path),
+    }
+    assert Path(facts["secret"]).exists(), "the test before has had it built"
+    gate = index / "gate"
+    make_hostile_package(index, json.dumps(facts), f"not os.path.exists({str(gate)!r})")
+    digest = environment(rig, index, "hostile_build")
+    shows = ["python", "-c", "import hostile_build; print(hostile_build.SAID.strip()); print(hostile_build.ENV)"]
+    rig.submit("hb", command=shows, user_id=ANN, environment=digest, retries_left=1, cwd=str(index))
+    first = rig.grant("hb")
+    rig.node.run_until(lambda: "building environment" in rig.output(first, "stderr"), what="it is built")
+    shim = rig.dir(first).shim_pid() or 0
+    rig.node.run_until(lambda: len(living(descendants(shim))) > 2, what="its build runs")
+    os.kill(shim, signal.SIGKILL)
+    rig.ended(first)
+    gate.touch()
+    job = rig.run("hb")
+    assert job["state"] == "succeeded", said(rig, "hb.2")
+    tried, env = rig.output("hb.2").splitlines()
+    went_through = {name: text for name, text in json.loads(tried).items() if text not in REFUSED}
+    own = {"attempts": "['hb.2']", "control socket": "['doors']"} if os.geteuid() == 0 else {}
+    assert went_through == own
+    assert "ACTORGRID_CREDENTIAL_FILE" not in env
+
+
+@is_root
+def test_a_session_has_its_users_environments(rig: Rig, index: Path) -> None:
+    digest = environment(rig, index, "of_folder")
+    grant = rig.lease("L-env", session_id="env", user_id=ANN)
+    with RawClient(grant) as client:
+        client.welcome()
+        spec = (rig.paths.blobs_dir / digest).read_bytes()
+        client.socket.sendall(encode_environment_wanted(digest, spec))
+        while ENVIRONMENT_HERE not in (frame := client.frame()):
+            assert frame is not None, "the worker went on to nothing"
+        assert client.call(of_environment).startswith(str(rig.paths.users_dir))
+    rig.release("L-env")
+
+
+def of_environment() -> str:
+    import sys
+
+    return sys.prefix
+
+
+of_environment.__module__ = "__main__"
+
+
+def test_work_of_the_default_tenant_that_asks_for_the_kernel_has_it_with_all_of_these(rig: Rig, index: Path) -> None:
+    cwd = index / "cwd"
+    make_wheel(cwd, "of_folder", "1.5", "VALUE = 42\n")
+    cwd.chmod(0o777)
+    fields: dict[str, Any] = {
+        "resources": {"min_isolation": "files=kernel,processes=kernel"},
+        "checkpoint": {"path": "ckpt"},
+        "outputs": ["kept"],
+        "environment": environment(rig, cwd, "of_folder"),
+    }
+    program = "import of_folder; open('kept', 'w').write(str(of_folder.VALUE))"
+    job = rig.run("kernel", command=["python", "-c", program], user_id="ann", cwd=str(cwd), **fields)
+    assert job["state"] == "succeeded", said(rig, "kernel.1")
+    assert level_of(rig, "kernel.1") == "full"
+    assert (rig.dir("kernel.1").outputs / "kept").read_text() == "42"

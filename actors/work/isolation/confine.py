@@ -71,9 +71,9 @@ def confine_a_little(spec: ApartSpec) -> None:
 def enter_own_namespaces(spec: ApartSpec, cwd: str) -> None:
     """Have mounts, System V's shared memory and host name of our own. Raises OSError.
 
-    Of the data directory there is the attempt's own folder and what it is to read, and of the runtime directory its own
-    sockets and the agent's doors. /tmp, /var/tmp and /dev/shm are its own. *cwd* is there, wherever it lies, if its uid
-    may enter it.
+    Of the data directory there is the attempt's own folder, its user's environments and what it is to read, and of the
+    runtime directory its own sockets and the agent's doors. /tmp, /var/tmp and /dev/shm are its own. *cwd* is there,
+    wherever it lies, if its uid may enter it.
     """
     attempt = spec["attempt"]
     # Members of a gang on one host speak over shared memory.
@@ -81,7 +81,8 @@ def enter_own_namespaces(spec: ApartSpec, cwd: str) -> None:
     mount("none", "/", None, MS_REC | MS_SLAVE)
     # From here on: what is opened in another mount namespace cannot be mounted in this one.
     tmp = os.open(os.path.join(attempt, TMP), os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
-    paths = dict.fromkeys((attempt, *spec["read"], *_OWN_CODE))
+    shared = [spec["environments"]] if "environments" in spec else []
+    paths = dict.fromkeys((attempt, *spec["read"], *shared, *_OWN_CODE))
     kept = {path: os.open(path, os.O_PATH | os.O_CLOEXEC) for path in paths}
     sockets: list[tuple[str, int]] = []
     if "sockets" in spec:

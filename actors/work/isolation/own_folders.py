@@ -12,6 +12,7 @@ from actorgrid.actors.files.untrusted_files import remove_tree
 from ..checkpoint_spool import ANSWERS
 from ..work_records import ApartSpec
 from .own_sockets import make_own_sockets
+from .user_environments import make_environments
 
 HOME, TMP, SECRETS = "home", "tmp", "secrets"
 """In the attempt's folder: its home, what it has for /tmp, and where its secrets are mounted."""
@@ -29,6 +30,8 @@ def make_own_folders(spec: ApartSpec, own_cwd: Path) -> None:
     for path in own:
         with suppress(FileExistsError):
             os.mkdir(path, 0o700)
+    if "environments" in spec:
+        make_environments(Path(spec["environments"]), uid)
     answers = os.path.join(folder, ANSWERS)
     if answers in spec["read"]:
         os.mkdir(answers, 0o755)

@@ -19,6 +19,7 @@ from .confine import lies_in
 from .own_folders import HOME, TMP
 from .own_sockets import sockets_spec
 from .uids import WorkUids
+from .user_environments import environments_of
 
 
 @cache
@@ -125,6 +126,10 @@ def _full(spec: WorkSpec, uid: int, paths: HostPaths, default_cwd: bool, user: s
     spec["env"] = own_variables(spec["env"], folder, user, uid)
     spec["apart"] = full_spec(folder, uid, paths, read)
     own_checkpoint(spec, spec["apart"], former_cwd)
+    environment = spec.get("environment")
+    if environment:
+        environment["folder"] = spec["apart"]["environments"] = str(environments_of(paths, uid, user))
+        read.append(environment["path"])
     if uid and "secrets" in spec:
         spec["apart"]["secrets"] = spec["secrets"]["folder"]
     spec["apart"]["gang"] = "RANK" in spec["env"] and spec["env"].get("WORLD_SIZE", "1") != "1"
@@ -139,7 +144,8 @@ def keep_worker_apart(spec: WorkSpec, uid: int, user: str, paths: HostPaths) -> 
     spec["apart"] = full_spec(folder, uid, paths, [])
     # What the host has of these was made by others, and is shared with others.
     spec["worker"]["working_dirs"] = str(home / ".cache" / "actorgrid" / "working_dirs")
-    spec["worker"]["environments"]["folder"] = str(home / ".cache" / "actorgrid" / "environments")
+    own = str(environments_of(paths, uid, user))
+    spec["worker"]["environments"]["folder"] = spec["apart"]["environments"] = own
 
 
 def own_variables(env: dict[str, str], folder: Path, user: str, uid: int) -> dict[str, str]:

@@ -32,6 +32,7 @@ def shut_in(spec: ApartSpec, cwd: str, parent_pid: int) -> None:
     """
     attempt = spec["attempt"]
     own = [os.path.join(attempt, HOME), os.path.join(attempt, TMP), *spec.get("own", ())]
+    own += [spec["environments"]] if "environments" in spec else []
     if is_below(cwd, attempt):
         own.append(cwd)
     elif any(is_below(folder, cwd) or is_below(cwd, folder) for folder in spec["hidden"]):

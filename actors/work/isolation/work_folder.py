@@ -64,7 +64,7 @@ class WorkFolder:
         self.owner = owner_of(spec)
         self.path = spec.get("cwd", "/")
         # What lies there is made before the work begins, in a folder in which it can replace nothing.
-        self._is_own = lies_in(os.path.normpath(self.path), str(attempt))
+        self._is_own = os.path.isabs(self.path) and lies_in(os.path.normpath(self.path), str(attempt))
         self._held = -1
         if self.owner is not None and not self._is_own and ("outputs" in spec or "checkpoint" in spec):
             with rights_of(self.owner), suppress(OSError):  # then it cannot begin there either
