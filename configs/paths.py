@@ -203,6 +203,14 @@ class HostPaths:
         """What the work of each uid of its own shares."""
         return self.data_dir / "users"
 
+    def own_sockets_dir(self, uid: int) -> Path:
+        """What the work of that uid has for ``work_sockets_dir``."""
+        return self.users_dir / str(uid) / "sockets"
+
+    def shared_memory_dir(self, uid: int) -> Path:
+        """What work of that uid that shares memory has for ``/dev/shm``: a uid is one data directory's alone."""
+        return Path("/dev/shm", f"actorgrid-{uid}")  # nosec B108 - where it is on Linux
+
     @property
     def work_sockets_dir(self) -> Path:
         """Sockets of shims and workers."""

@@ -113,8 +113,7 @@ def enforced_of_lease(host: HostRecord, allocation: AllocationRecord) -> tuple[d
     """Who enforces what for a worker of sessions on *host*, and in one word the weakest of who does of its GPUs."""
     amounts = allocation["gpu_milli"], allocation["gpu_memory_mib"]
     of_gpus = enforced_by(host.get("devices", []), allocation["gpu_uuids"], *amounts)
-    mps = of_gpus.get(GPU_COMPUTE) == DRIVER
-    return stated({**enforced_of_worker(host, allocation["user_id"], mps=mps), **of_gpus}), weakest_of(of_gpus)
+    return stated({**enforced_of_worker(host, allocation["user_id"]), **of_gpus}), weakest_of(of_gpus)
 
 
 def stated(enforced: Mapping[str, str]) -> dict[str, str]:

@@ -111,6 +111,8 @@ class JoinMps:
     """Whose work it is: daemons are of one tenant each."""
     why_not: str = ""
     """Why it cannot run under one in any case; empty: it can."""
+    uid: int = 0
+    """The uid of its own that it has; 0: the agent's."""
 
 
 @dataclass(frozen=True, slots=True)

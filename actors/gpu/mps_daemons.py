@@ -57,7 +57,6 @@ class MpsDaemons:
         self._inventory = inventory
         self._changed = changed
         paths = server.host.paths
-        self._sockets, self._logs, self._tag = paths.work_sockets_dir, paths.mps_logs_dir, str(paths.data_dir)
         self._journal = MpsJournal(paths.mps_file)
         self._processes: dict[MpsKey, DaemonProcess] = {}
         self._watched: dict[int, MpsKey] = {}
@@ -91,7 +90,10 @@ class MpsDaemons:
     def _held(self) -> list[ShareHeld]:
         own = self._server.host.host_id
         return [
-            ShareHeld(work_id, MpsKey(record["gpu_uuids"][0], tenant_of(record["user_id"])))
+            ShareHeld(
+                work_id,
+                MpsKey(record["gpu_uuids"][0], tenant_of(record["user_id"]), self.shares.uid_of(work_id)),
+            )
             for work_id, record in self._ledger.allocations.items()
             if record["host"] == own and len(record["gpu_uuids"]) == 1 and record["gpu_milli"] < WHOLE_GPU_MILLI
         ]
@@ -111,7 +113,8 @@ class MpsDaemons:
     async def join(self, request: JoinMps) -> str:
         """The pipe directory of the daemon that *request*'s work is to run under; empty: it runs under none."""
         self.look()
-        key = MpsKey(request.gpu_uuid, tenant_of(request.user_id))
+        self.shares.has_uid(request.work_id, request.uid, self._server.runtime.monotonic())
+        key = MpsKey(request.gpu_uuid, tenant_of(request.user_id), request.uid)
         device = await self._device(request.gpu_uuid)
         if device is not None and _why_not(device):
             self.shares.is_under(request.work_id)  # or as good as that: of such a device nothing is claimed
@@ -258,10 +261,18 @@ class MpsDaemons:
             asking.kill()
             asking.wait()
         folders.remove()
+        if key.uid and not self._has_work(key):
+            folders.clear_shared_memory()
         self._processes.pop(key, None)
         self.shares.gone(key)
         self._note()
         self._changed()
+
+    def _has_work(self, key: MpsKey) -> bool:
+        """Whether anything of the tenant's is here, which may have the memory that its daemon shares."""
+        own = self._server.host.host_id
+        here = (record["user_id"] for record in self._ledger.allocations.values() if record["host"] == own)
+        return any(tenant_of(user) == key.tenant for user in here)
 
     def _keep(self, key: MpsKey, process: DaemonProcess) -> None:
         self._processes[key] = process
@@ -314,6 +325,7 @@ class MpsDaemons:
         """Take over the daemons that live from before; those under one that does not are without."""
         now_s = self._server.runtime.monotonic()
         self.shares.without = dict.fromkeys(self._journal.without, now_s)
+        self.shares.uids = {work_id: (uid, now_s) for work_id, uid in self._journal.uids.items()}
         for key, process in self._journal.daemons.items():
             self.shares.started(key, now_s)
             self._processes[key] = process
@@ -323,7 +335,8 @@ class MpsDaemons:
 
     def _note(self) -> None:
         try:
-            self._journal.write(self._was_on, self._processes, self.shares.without)
+            uids = {work_id: uid for work_id, (uid, _) in self.shares.uids.items()}
+            self._journal.write(self._was_on, self._processes, self.shares.without, uids)
         except DataDirUnusable as error:
             self._server.log.warning("which MPS daemons run cannot be noted: %s", error)
 
@@ -333,17 +346,22 @@ class MpsDaemons:
         for key in list(self._processes):
             self._unwatch(key)
             if key not in used and program is not None:
+                folders = self._folders(key)
                 with suppress(OSError):
-                    asking = ask_to_quit(program, self._folders(key))
-                    _let_end(asking)
+                    if key.uid:  # to be asked as that uid takes longer than we have; nobody has anything there
+                        end(self._processes[key], signal.SIGTERM)
+                    else:
+                        _let_end(ask_to_quit(program, folders))
                     del self._processes[key]
-                    self._folders(key).remove()
+                    folders.remove()
+                    if key.uid and not self._has_work(key):
+                        folders.clear_shared_memory()
         self._note()
 
     # -- for people
 
     def _folders(self, key: MpsKey) -> MpsFolders:
-        return MpsFolders(self._sockets, self._logs, self._tag, key)
+        return MpsFolders(self._server.host.paths, key)
 
     def figures(self) -> dict[str, float]:
         """The figures for ``/metrics``; none where it is off and nothing of it is left."""
@@ -378,6 +396,7 @@ class MpsDaemons:
                 {
                     "gpu": key.uuid,
                     "tenant": key.tenant,
+                    "uid": key.uid,
                     "state": daemon.state.value,
                     "pid": self._processes[key].pid if key in self._processes else None,
                     "shares": sum(share.key == key for share in held),

@@ -14,6 +14,7 @@ from ..files.identity import write_atomically
 from .mps_shares import DAEMONS_MAX, MpsKey
 
 WITHOUT_MAX = 4096
+NO_UIDS: Mapping[str, int] = {}
 FILE_BYTES_MAX = 2**20
 
 
@@ -25,35 +26,46 @@ class DaemonProcess(NamedTuple):
 
 
 class MpsJournal:
-    """``is_on`` (whether shares were put under MPS), ``daemons`` and ``without`` are what was written last."""
+    """``is_on`` (whether shares were put under MPS), ``daemons``, ``without`` and ``uids`` (of work that has a uid of
+    its own) are what was written last."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
-        self.is_on, self.daemons, self.without = _read(path)
+        self.is_on, self.daemons, self.without, self.uids = _read(path)
 
-    def write(self, is_on: bool, daemons: Mapping[MpsKey, DaemonProcess], without: Iterable[str]) -> None:
+    def write(
+        self,
+        is_on: bool,
+        daemons: Mapping[MpsKey, DaemonProcess],
+        without: Iterable[str],
+        uids: Mapping[str, int] = NO_UIDS,
+    ) -> None:
         """Write what is so now, if it is not what is there. Raises DataDirUnusable."""
         listed = frozenset(sorted(without)[:WITHOUT_MAX])
-        if (is_on, dict(daemons), listed) == (self.is_on, self.daemons, self.without):
+        known = dict(sorted(uids.items())[:WITHOUT_MAX])
+        if (is_on, dict(daemons), listed, known) == (self.is_on, self.daemons, self.without, self.uids):
             return
         told = {
             "on": is_on,
             "daemons": [[*key, *process] for key, process in daemons.items()],
             "without": sorted(listed),
+            "uids": known,
         }
         write_atomically(self._path, json.dumps(told).encode())
-        self.is_on, self.daemons, self.without = is_on, dict(daemons), listed
+        self.is_on, self.daemons, self.without, self.uids = is_on, dict(daemons), listed, known
 
 
-def _read(path: Path) -> tuple[bool, dict[MpsKey, DaemonProcess], frozenset[str]]:
+def _read(path: Path) -> tuple[bool, dict[MpsKey, DaemonProcess], frozenset[str], dict[str, int]]:
     """What is in the file; nothing of one that is not there, or is broken: it is written whole or not at all."""
     try:
         with open(path, "rb") as file:
             told: Any = json.loads(file.read(FILE_BYTES_MAX))
         daemons = {
-            MpsKey(str(uuid), str(tenant)): DaemonProcess(int(pid), int(ticks))
-            for uuid, tenant, pid, ticks in told["daemons"][:DAEMONS_MAX]
+            # Without a uid: from before there were any.
+            MpsKey(str(uuid), str(tenant), *map(int, uid)): DaemonProcess(int(pid), int(ticks))
+            for uuid, tenant, *uid, pid, ticks in told["daemons"][:DAEMONS_MAX]
         }
-        return told["on"] is True, daemons, frozenset(str(id) for id in told["without"][:WITHOUT_MAX])
-    except (OSError, ValueError, KeyError, TypeError):
-        return False, {}, frozenset()
+        uids = {str(id): int(uid) for id, uid in dict(told.get("uids", {})).items()}
+        return told["on"] is True, daemons, frozenset(str(id) for id in told["without"][:WITHOUT_MAX]), uids
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+        return False, {}, frozenset(), {}

@@ -1,7 +1,8 @@
 """Which daemons of NVIDIA's MPS a host's shares of GPUs need, and which shares run under none.
 
 No I/O and no clock: events in, instructions out. A daemon is of one GPU and one tenant. MPS lets the fault of one
-client end all others of its server, so that no client of another tenant may be there, and none on another GPU.
+client end all others of its server, so that no client of another tenant may be there, and none on another GPU. Of a
+tenant's users whose work has a uid of its own each has a daemon of that uid: a server takes clients of one uid.
 """
 
 from __future__ import annotations
@@ -31,6 +32,8 @@ class MpsKey(NamedTuple):
     uuid: str
     """The GPU."""
     tenant: str
+    uid: int = 0
+    """The uid that it has, and all work under it; 0: the agent's."""
 
 
 class ShareHeld(NamedTuple):
@@ -89,6 +92,8 @@ class MpsShares:
     daemons: dict[MpsKey, MpsDaemon] = field(default_factory=dict)
     without: dict[str, float] = field(default_factory=dict)
     """Work that has a share and is not under MPS, since when."""
+    uids: dict[str, tuple[int, float]] = field(default_factory=dict)
+    """Work that has a uid of its own: which, and since when that is known."""
     restarts_total: int = 0
 
     def join(self, key: MpsKey, held: Iterable[ShareHeld], now_s: float) -> tuple[str, list[MpsInstruction]]:
@@ -110,6 +115,17 @@ class MpsShares:
         if sum(share.key == key for share in held) > CLIENTS_MAX:
             return f"an MPS server takes {CLIENTS_MAX} clients", []
         return "", []
+
+    def has_uid(self, work_id: str, uid: int, now_s: float) -> None:
+        """Work with a share runs as that uid; 0: as the agent's."""
+        if uid:
+            self.uids[work_id] = (uid, now_s)
+        else:
+            self.uids.pop(work_id, None)
+
+    def uid_of(self, work_id: str) -> int:
+        """The uid of work with a share; 0: the agent's."""
+        return self.uids.get(work_id, (0, 0.0))[0]
 
     def go_without(self, work_id: str, now_s: float) -> None:
         """Work begins, or goes on, without MPS."""
@@ -145,6 +161,7 @@ class MpsShares:
         held = list(held)
         ids = {share.work_id for share in held}
         self.without = {id: at for id, at in self.without.items() if id in ids or now_s - at < REMEMBERED_S}
+        self.uids = {id: one for id, one in self.uids.items() if id in ids or now_s - one[1] < REMEMBERED_S}
         wanted = {share.key for share in held}
         todo: list[MpsInstruction] = []
         for key, daemon in list(self.daemons.items()):

@@ -62,19 +62,22 @@ def has_uids(kept: KeptApartRecord) -> bool:
 
 
 def why_not_full(job: JobRecord, *, mps: bool) -> str:
-    """Why that work cannot have ``full`` on a host that has it; empty: it can. *mps*: it has a share under MPS."""
+    """Why that work cannot have ``full`` on a host that has it; empty: it can.
+
+    *mps*: it has a share under MPS, and no uid of its own.
+    """
     reasons = {
         "a container is kept by its runtime": "container" in job,
         "steps of graphs exchange files with the agent": "step_of" in job,
-        "MPS serves one uid at a time": mps,
+        "MPS is reached over sockets, which work of that uid may not make": mps,
     }
     return next((reason for reason, holds in reasons.items() if holds), "")
 
 
 def level_of(kept: KeptApartRecord, job: JobRecord, *, mps: bool) -> Level:
-    """The level that *job* has there."""
+    """The level that *job* has there. *mps*: it has a share under MPS."""
     wanted = wanted_level(kept, job)
-    if wanted == "full" and ("full" not in kept["levels"] or why_not_full(job, mps=mps)):
+    if wanted == "full" and ("full" not in kept["levels"] or why_not_full(job, mps=mps and not has_uids(kept))):
         wanted = "basic"
     return "off" if "container" in job or wanted not in kept["levels"] else wanted
 
@@ -93,25 +96,23 @@ def enforced_of(host: HostRecord, job: JobRecord, *, mps: bool) -> dict[str, str
     return {name: NONE if name in unlimited else row.get(name, NONE) for name in ASPECTS if name in row}
 
 
-def why_worker_not_full(kept: KeptApartRecord, *, mps: bool) -> str:
+def why_worker_not_full(kept: KeptApartRecord) -> str:
     """Why a worker of sessions cannot have ``full`` on a host that has it for jobs; empty: it can."""
-    if mps:
-        return "MPS serves one uid at a time"
     return "" if has_uids(kept) else "it reaches objects and actors over sockets, which work of that uid may not make"
 
 
-def level_of_worker(kept: KeptApartRecord, user_id: str, *, mps: bool) -> Level:
-    """The level that a worker of sessions has there, for that user. *mps*: it has a share under MPS."""
+def level_of_worker(kept: KeptApartRecord, user_id: str) -> Level:
+    """The level that a worker of sessions has there, for that user."""
     wanted = wanted_of_user(kept, user_id)
-    if wanted == "full" and ("full" not in kept["levels"] or why_worker_not_full(kept, mps=mps)):
+    if wanted == "full" and ("full" not in kept["levels"] or why_worker_not_full(kept)):
         wanted = "basic"
     return wanted if wanted in kept["levels"] else "off"
 
 
-def enforced_of_worker(host: HostRecord, user_id: str, *, mps: bool) -> dict[str, str]:
+def enforced_of_worker(host: HostRecord, user_id: str) -> dict[str, str]:
     """As ``enforced_of``, of a worker of sessions that serves that user, and has no limit of its own on the host."""
     kept = kept_of(host)
     if kept is None:
         return {}
-    row = kept["levels"].get(level_of_worker(kept, user_id, mps=mps), {})
+    row = kept["levels"].get(level_of_worker(kept, user_id), {})
     return {name: NONE if name in ("memory", "cpu") else row.get(name, NONE) for name in ASPECTS if name in row}

@@ -50,7 +50,6 @@ from .isolation.host import WorkIsolation
 from .lease_renewer import LeaseRenewer
 from .linux import boot_id
 from .live_attempt import NO_JOBS, LiveAttempt, ids_of, is_over, reason_to_end
-from .mps_variables import mps_variables
 from .outcomes import (
     ASKED_TO_END,
     GANG,
@@ -449,7 +448,7 @@ class HostAttempts:
         if not attempt.directory.exists():
             attempt.waits_for = "what it needs from other hosts"
             inputs = await self._inputs.bring(job, attempt_id)
-            mps = await mps_variables(self._server, allocation, in_container="container" in job)
+            mps = await self.apart.mps_of(job, allocation)
             if attempt_id not in self._ledger.allocations or self._stopping:
                 return False  # taken back meanwhile
             # Bringing them has a limit of its own, and may rightly take long: the time to start begins after it.
@@ -462,7 +461,7 @@ class HostAttempts:
             served_by = None if worker is None else worker.served_by
             spec = attempt_spec(self._server, self._ledger, self._tag, job, allocation, inputs, served_by, mps)
             if worker is None:
-                await self.apart.keep(spec, job)
+                await self.apart.keep(spec, job, mps=bool(mps))
             attempt.directory.create(spec, durably=worker is None)
             self._credentials.write(attempt.directory.credential_file, allocation, uid_of(spec))
         if not self._renewer.may_start(attempt.isolation_s) or attempt.stop_reason in ASKED_TO_END:

@@ -8,7 +8,6 @@ from actorgrid.errors import DiskFull, IsolationNotGiven, WorkerLost
 from actorgrid.supervisors.server import Server
 
 from .isolation.host import WorkIsolation
-from .mps_variables import may_join
 
 AGAIN_S = 0.5
 
@@ -41,7 +40,7 @@ class LeaseLevels:
         lease_id, user = allocation["allocation_id"], allocation["user_id"]
         while lease_id in self._ledger.allocations:
             try:
-                uid = await self._isolation.uid_of_worker(user, mps=may_join(self._server, allocation))
+                uid = await self._isolation.uid_of_worker(user)
             except (IsolationNotGiven, DiskFull) as error:
                 self._server.log.warning("no worker for lease %s: %s", lease_id, error)
                 self.refused[lease_id] = error

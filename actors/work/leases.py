@@ -436,7 +436,8 @@ class Leases:
         directory = AttemptDir(paths.workers_dir, worker_id)
         spec = pool_worker_spec(self._server, self._tag, worker_id, pool, number)
         if uid:
-            keep_worker_apart(spec, uid, self._levels.user_of(uid), paths)
+            under_mps = self._server.host.settings.gpus.mps
+            keep_worker_apart(spec, uid, self._levels.user_of(uid), paths, mps=under_mps)
         try:
             directory.create(spec)
             await self._zygote.fork(str(directory.path), self._unused_until())
@@ -486,7 +487,8 @@ class Leases:
         return AttemptDir(self._server.host.paths.workers_dir, worker_id).path / f"credential-{lease_id}.json"
 
     async def _open_under_mps(self, worker_id: str, lease_id: str, allocation: AllocationRecord) -> None:
-        mps = await mps_variables(self._server, allocation)
+        worker = self._pools.workers.get(worker_id)
+        mps = await mps_variables(self._server, allocation, worker.uid if worker else 0)
         worker = self._pools.worker_of(lease_id)
         if worker is not None and worker.worker_id == worker_id:
             # What it has begun with CUDA keeps its share, and the next lease may have another.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 
 from actorgrid.actors.ledger.record_types import AllocationRecord
 from actorgrid.actors.ledger.records import DEVICE_MILLI
@@ -17,6 +18,7 @@ ASKED_TIMES = 3
 AGAIN_S = 1.0
 NO_MPS: Mapping[str, str] = {}
 IN_CONTAINER = "it runs in a container; without one, on a whole GPU or on a MIG instance it is held to what it has"
+IN_GANG = "members of a gang share memory with the host, and one that has a uid of its own would with its daemon"
 
 
 def may_join(server: Server, allocation: AllocationRecord) -> bool:
@@ -25,20 +27,22 @@ def may_join(server: Server, allocation: AllocationRecord) -> bool:
     return bool(server.host.settings.gpus.mps and is_share)
 
 
-async def mps_variables(server: Server, allocation: AllocationRecord, *, in_container: bool = False) -> dict[str, str]:
+async def mps_variables(
+    server: Server, allocation: AllocationRecord, uid: int = 0, *, why_not: str = ""
+) -> dict[str, str]:
     """The variables by which CUDA holds work to its share; none where it runs without MPS.
 
-    Who does not get an answer goes without, and has that told as soon as somebody listens.
+    *uid*: the uid of its own that it has. *why_not*: why it cannot. Who does not get an answer goes without, and has
+    that told as soon as somebody listens.
     """
     if not may_join(server, allocation):
         return {}
-    why_not = IN_CONTAINER if in_container else ""
     request = JoinMps(
-        allocation["allocation_id"], allocation["gpu_uuids"][0], allocation.get("user_id", "local"), why_not
+        allocation["allocation_id"], allocation["gpu_uuids"][0], allocation.get("user_id", "local"), why_not, uid
     )
     pipe = await _ask(server, request)
     if pipe is None:
-        server.spawn(_tell(server, JoinMps(request.work_id, request.gpu_uuid, request.user_id, "nobody answered")))
+        server.spawn(_tell(server, replace(request, why_not="nobody answered")))
     return share_variables(pipe, allocation["gpu_milli"], allocation["gpu_memory_mib"]) if pipe else {}
 
 

@@ -189,6 +189,8 @@ class ApartSpec(TypedDict):
     gang: bool
     """Whether other members of its gang may be on this host: they share memory."""
     sockets: NotRequired[SocketsSpec]
+    shared_memory: NotRequired[str]
+    """At ``full``, with a uid: the folder that it has for ``/dev/shm``, which its uid shares with its MPS daemons."""
     secrets: NotRequired[str]
     """At ``full``, with a uid: the folder of its secrets, which it finds in its own (``own_folders.SECRETS``)."""
 

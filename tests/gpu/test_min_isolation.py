@@ -95,7 +95,10 @@ def test_a_job_has_the_level_that_its_tenant_and_its_wish_say() -> None:
     assert level_of(weak, job(user="ann@lab"), mps=False) == "basic"
     assert level_of(both, job("files=kernel", container={}), mps=False) == "off"
     assert level_of(cast("Any", kept("off")), job("files=kernel"), mps=False) == "off"
-    assert level_of(both, job("files=kernel"), mps=True) == "basic"
+    assert level_of(both, job("files=kernel"), mps=True) == "full", "its daemon has its uid"
+    without_uids = {"setting": "auto", "levels": {"off": {}, "basic": {**BASIC, "files": "none"}, "full": FULL}}
+    assert level_of(cast("Any", without_uids), job("files=kernel"), mps=False) == "full"
+    assert level_of(cast("Any", without_uids), job("files=kernel"), mps=True) == "basic", "it makes no sockets"
     assert wanted_level(both, job("gpu_memory=driver")) == "basic", "no namespace holds that"
     assert wanted_level(both, job("files=kernel,gpu_memory=driver")) == "full"
 
@@ -103,12 +106,11 @@ def test_a_job_has_the_level_that_its_tenant_and_its_wish_say() -> None:
 def test_a_sessions_worker_has_the_level_of_its_user_where_there_are_uids() -> None:
     root, weak = kept(), kept(full=False)
     shut_in = {"setting": "auto", "levels": {"off": {}, "basic": {**BASIC, "files": "none"}, "full": FULL}}
-    ann = {"mps": False, "user_id": "ann@lab"}
+    ann = {"user_id": "ann@lab"}
     assert level_of_worker(cast("Any", root), **ann) == "full"
-    assert level_of_worker(cast("Any", root), "ann", mps=False) == "basic"
-    assert level_of_worker(cast("Any", root), "ann@lab", mps=True) == "basic"
+    assert level_of_worker(cast("Any", root), "ann") == "basic"
     assert level_of_worker(cast("Any", weak), **ann) == level_of_worker(cast("Any", shut_in), **ann) == "basic"
-    assert level_of_worker(cast("Any", kept("full")), "ann", mps=False) == "full"
+    assert level_of_worker(cast("Any", kept("full")), "ann") == "full"
     assert level_of_worker(cast("Any", kept("off")), **ann) == "off"
     lease = cast("Any", {"user_id": "ann@lab", "gpu_milli": 0, "gpu_memory_mib": 0, "gpu_uuids": []})
     assert enforced_of_lease(host("strong", root), lease)[0]["files"] == "kernel"

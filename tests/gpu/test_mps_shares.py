@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 from pathlib import Path
 
 from actorgrid.actors.gpu.mps_journal import DaemonProcess, MpsJournal
+from actorgrid.actors.gpu.mps_program import PID_FILE, PROGRAM, START_LOG, MpsFolders
 from actorgrid.actors.gpu.mps_shares import (
     BACKOFF_MAX_S,
     CLIENTS_MAX,
     DAEMONS_MAX,
     IDLE_S,
+    REMEMBERED_S,
     STEADY_S,
     MpsKey,
     MpsShares,
@@ -17,6 +22,7 @@ from actorgrid.actors.gpu.mps_shares import (
     ShareHeld,
     StartDaemon,
 )
+from actorgrid.configs.paths import HostPaths
 
 GPU = "GPU-1"
 OURS, THEIRS = MpsKey(GPU, "default"), MpsKey(GPU, "other")
@@ -121,9 +127,52 @@ def test_the_journal_gives_back_what_it_was_given_and_nothing_of_a_broken_file(t
     path = tmp_path / "mps.json"
     journal = MpsJournal(path)
     assert (journal.is_on, journal.daemons, journal.without) == (False, {}, frozenset())
-    journal.write(True, {OURS: DaemonProcess(12, 3456)}, ["b", "a"])
+    apart = MpsKey(GPU, "lab", 1_900_000_001)
+    journal.write(True, {OURS: DaemonProcess(12, 3456), apart: DaemonProcess(13, 7)}, ["b", "a"], {"c": apart.uid})
     again = MpsJournal(path)
-    assert (again.is_on, again.daemons, again.without) == (True, {OURS: (12, 3456)}, frozenset({"a", "b"}))
+    assert (again.is_on, again.daemons) == (True, {OURS: (12, 3456), apart: (13, 7)})
+    assert (again.without, again.uids) == (frozenset({"a", "b"}), {"c": apart.uid})
+    path.write_text('{"on": true, "daemons": [["GPU-1", "default", 12, 3456]], "without": []}')
+    assert MpsJournal(path).daemons == {OURS: (12, 3456)}, "from before there were uids"
     for broken in ("", "[]", '{"on": true}', '{"on": true, "daemons": [[1, 2]], "without": []}'):
         path.write_text(broken)
         assert MpsJournal(path).daemons == {}
+
+
+def test_a_users_work_with_a_uid_of_its_own_has_a_daemon_of_its_own() -> None:
+    ann, eve = MpsKey(GPU, "lab", 1_900_000_001), MpsKey(GPU, "lab", 1_900_000_002)
+    shares = running(ann)
+    shares.has_uid("a", ann.uid, 1.0)
+    shares.has_uid("e", eve.uid, 1.0)
+    assert (shares.uid_of("a"), shares.uid_of("e"), shares.uid_of("x")) == (ann.uid, eve.uid, 0)
+    assert shares.join(eve, held("a", key=ann), 1.0) == ("", [StartDaemon(eve)]), "a server takes clients of one uid"
+    shares.started(eve, 1.0)
+    shares.failed(ann, "died", 2.0)
+    shares.look([*held("a", key=ann), *held("e", key=eve)], 2.0)
+    assert set(shares.without) == {"a"}, "the other's goes on"
+    shares.look([], 1.0 + REMEMBERED_S)
+    assert shares.uids == {}
+
+
+def test_of_another_uids_daemon_only_processes_of_that_uid_are_believed(tmp_path: Path) -> None:
+    paths = HostPaths(tmp_path)
+    folders = MpsFolders(paths, MpsKey(GPU, "lab", 1_900_000_001))
+    there = paths.own_sockets_dir(1_900_000_001) / folders.pipe.name
+    there.mkdir(parents=True)
+    assert there != folders.pipe
+    os.mkfifo(there / PID_FILE)
+    assert folders.daemon() is None, "and it does not wait for somebody to write"
+    (there / PID_FILE).unlink()
+    ours = [sys.executable, "-S", "-c", "input()", PROGRAM]
+    with subprocess.Popen(ours, stdin=subprocess.PIPE) as process:
+        (there / PID_FILE).write_text(str(process.pid))
+        assert folders.daemon() is None, "root would signal it"
+        for nonsense in ("-1", "x", "9" * 30, ""):
+            (there / PID_FILE).write_text(nonsense)
+            assert folders.daemon() is None
+        process.communicate(b"\n")
+    folders.own.mkdir(parents=True)
+    (folders.own / START_LOG).write_text("it cannot be kept apart: no\n")
+    assert folders.last_words() == "it cannot be kept apart: no"
+    folders.remove()
+    assert not there.exists()

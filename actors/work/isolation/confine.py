@@ -89,6 +89,9 @@ def enter_own_namespaces(spec: ApartSpec, cwd: str) -> None:
         at, folder = spec["sockets"]["at"], spec["sockets"]["own"]
         for place, source in ((at, folder), (os.path.join(at, DOORS), os.path.join(at, DOORS))):
             sockets.append((place, os.open(source, os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)))
+    memory = -1
+    if "shared_memory" in spec and not spec["gang"]:
+        memory = os.open(spec["shared_memory"], os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
     secrets = os.open(spec["secrets"], os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC) if "secrets" in spec else -1
     above: dict[str, int] = {}
     # Its home is the usual case, and ours alone until it begins: nothing there has to be followed.
@@ -100,7 +103,10 @@ def enter_own_namespaces(spec: ApartSpec, cwd: str) -> None:
     for folder in ("/tmp", "/var/tmp"):  # nosec B108 - covered, not used
         if os.path.isdir(folder):
             mount(f"/proc/self/fd/{tmp}", folder, None, MS_BIND)
-    if not spec["gang"] and os.path.isdir(_SHARED_MEMORY):
+    if memory >= 0:
+        mount(f"/proc/self/fd/{memory}", _SHARED_MEMORY, None, MS_BIND)
+        os.close(memory)
+    elif not spec["gang"] and os.path.isdir(_SHARED_MEMORY):
         mount("actorgrid", _SHARED_MEMORY, "tmpfs", MS_NOSUID | MS_NODEV, "mode=1777")
     for folder in shut:
         # Our own lies in a folder that others may not enter, root's home maybe: there is nothing but our own in it now.

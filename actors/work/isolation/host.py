@@ -7,12 +7,19 @@ import os
 from actorgrid.access import tenant_of
 from actorgrid.actors.ledger.client import LedgerClient
 from actorgrid.actors.ledger.isolation_records import KeptApartRecord
-from actorgrid.actors.ledger.kept_apart import level_of_worker, wanted_level, wanted_of_user, why_worker_not_full
-from actorgrid.actors.ledger.record_types import JobRecord
+from actorgrid.actors.ledger.kept_apart import (
+    level_of,
+    level_of_worker,
+    wanted_level,
+    wanted_of_user,
+    why_worker_not_full,
+)
+from actorgrid.actors.ledger.record_types import AllocationRecord, JobRecord
 from actorgrid.errors import IsolationNotGiven
 from actorgrid.supervisors.server import Server
 
 from ..live_attempt import LiveAttempt
+from ..mps_variables import IN_CONTAINER, IN_GANG, may_join, mps_variables
 from ..work_records import WorkSpec
 from ..zygote_link import ZygoteLink
 from .device_nodes import all_nodes_known
@@ -44,8 +51,27 @@ class WorkIsolation:
         await self._zygote.tried()
         return self._kept(self._zygote.means)
 
-    async def keep(self, spec: WorkSpec, job: JobRecord) -> None:
-        """Add to the spec of an attempt how it is kept apart. Raises IsolationNotGiven, DiskFull, WorkerLost."""
+    async def mps_of(self, job: JobRecord, allocation: AllocationRecord) -> dict[str, str]:
+        """As ``mps_variables``, of an attempt of *job*. Raises IsolationNotGiven, DiskFull, WorkerLost.
+
+        Its daemon has to have the uid that the attempt will have: that is known before it asks for one.
+        """
+        if not may_join(self._server, allocation):
+            return {}
+        if "container" in job:
+            return await mps_variables(self._server, allocation, why_not=IN_CONTAINER)
+        uid = 0
+        if os.geteuid() == 0 and self.is_wanted_full(job):
+            kept = await self.kept_apart()
+            uid = self._uids.uid_of(job["user_id"]) if level_of(kept, job, mps=True) == "full" else 0
+        in_gang = uid and allocation["owner"].get("rank") is not None
+        return await mps_variables(self._server, allocation, uid, why_not=IN_GANG if in_gang else "")
+
+    async def keep(self, spec: WorkSpec, job: JobRecord, *, mps: bool = False) -> None:
+        """Add to the spec of an attempt how it is kept apart; *mps*: it has a share under MPS.
+
+        Raises IsolationNotGiven, DiskFull, WorkerLost.
+        """
         # Nothing waits for it that does not ask for it: a zygote that starts may take long.
         means = self._zygote.means
         kept = self._kept(means)
@@ -62,6 +88,7 @@ class WorkIsolation:
             self._server.host.paths,
             self._uids,
             missing="; ".join(missing) or "this host cannot",
+            mps=mps,
             default_cwd=not job.get("cwd") and "working_dir" not in spec,
         )
 
@@ -69,21 +96,21 @@ class WorkIsolation:
         """Whether workers of that user's sessions are to have a uid of its own, as far as that is known yet."""
         return wanted_of_user(self._kept(self._zygote.means), user) == "full"
 
-    async def uid_of_worker(self, user: str, *, mps: bool) -> int:
+    async def uid_of_worker(self, user: str) -> int:
         """The uid that workers of that user's sessions have from their start; 0: the agent's, they are not kept apart.
 
         Raises IsolationNotGiven where the setting is ``full`` and they cannot have that; DiskFull, WorkerLost.
         """
         await self._zygote.tried()
         means, kept = self._zygote.means, self._kept(self._zygote.means)
-        if level_of_worker(kept, user, mps=mps) == "full":
+        if level_of_worker(kept, user) == "full":
             return self._uids.uid_of(user)
         if kept["setting"] == "full":
             missing = "; ".join(means.missing()) if means is not None else ""
             raise IsolationNotGiven(
                 "workers of sessions cannot be kept apart here as this host keeps all work",
                 asked="work.isolation = full",
-                found=why_worker_not_full(kept, mps=mps) if "full" in kept["levels"] else missing,
+                found=why_worker_not_full(kept) if "full" in kept["levels"] else missing,
                 hint="run it as a job: durable=True, or client.run",
             )
         return 0

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import stat
 from contextlib import suppress
@@ -50,6 +51,8 @@ def make_own_folders(spec: ApartSpec, own_cwd: Path) -> None:
         _give_secrets(Path(spec["secrets"]), Path(folder, SECRETS), uid)
     if "sockets" in spec:
         make_own_sockets(spec["sockets"], uid)
+    if "shared_memory" in spec:
+        _make_shared_memory(spec["shared_memory"], uid)
     for path in spec["read"]:
         if path != answers:
             os.chmod(path, 0o644)  # in a folder of the agent's, which only it can enter
@@ -62,6 +65,17 @@ def _give_secrets(folder: Path, place: Path, uid: int) -> None:
     for name in os.listdir(folder):
         os.chown(folder / name, uid, uid, follow_symlinks=False)
     folder.chmod(0o755)
+
+
+def _make_shared_memory(folder: str, uid: int) -> None:
+    """Have a folder that is the uid's alone where everybody can make one. Raises OSError."""
+    try:
+        os.mkdir(folder, 0o700)
+    except FileExistsError:
+        found = os.lstat(folder)
+        if not stat.S_ISDIR(found.st_mode) or found.st_mode & 0o077 or found.st_uid not in (0, uid):
+            raise PermissionError(errno.EPERM, f"{folder} is somebody else's") from None
+    os.lchown(folder, uid, uid)  # it is a folder that nobody but root and the uid can replace by another
 
 
 def remove_own_folders(spec: ApartSpec) -> None:

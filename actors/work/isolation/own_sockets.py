@@ -50,7 +50,7 @@ def make_door(path: Path) -> Path:
 
 def sockets_spec(paths: HostPaths, uid: int) -> SocketsSpec:
     """What the spec says of the sockets of work of *uid*."""
-    return {"at": str(paths.work_sockets_dir), "own": str(paths.users_dir / str(uid) / "sockets")}
+    return {"at": str(paths.work_sockets_dir), "own": str(paths.own_sockets_dir(uid))}
 
 
 def make_own_sockets(spec: SocketsSpec, uid: int) -> None:

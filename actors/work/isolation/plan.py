@@ -7,7 +7,7 @@ from functools import cache
 from pathlib import Path
 
 from actorgrid.actors.ledger.isolation_records import KeptApartRecord, Level, Setting
-from actorgrid.actors.ledger.kept_apart import level_of, min_isolation_of, why_not_full
+from actorgrid.actors.ledger.kept_apart import has_uids, level_of, min_isolation_of, why_not_full
 from actorgrid.actors.ledger.record_types import JobRecord
 from actorgrid.configs.paths import HostPaths
 from actorgrid.errors import IsolationNotGiven
@@ -71,18 +71,18 @@ def keep_apart(
     uids: WorkUids,
     *,
     missing: str,
+    mps: bool,
     default_cwd: bool,
 ) -> Level:
     """Add to the spec of an attempt of *job* how it is kept apart, on a host that says *kept*; gives how far.
 
     Raises IsolationNotGiven where the setting is ``full`` and this work cannot have that, and where less is enforced
     than it asks for; by itself it has ``basic``. *missing*: what the host lacks for ``full``, for people.
-    *default_cwd*: whether its directory was chosen for it.
+    *mps*: whether it has a share under MPS. *default_cwd*: whether its directory was chosen for it.
     """
-    mps = "CUDA_MPS_PIPE_DIRECTORY" in spec["env"]
     level = level_of(kept, job, mps=mps)
     asked = min_isolation_of(job)
-    why = why_not_full(job, mps=mps) if "full" in kept["levels"] else missing
+    why = why_not_full(job, mps=mps and not has_uids(kept)) if "full" in kept["levels"] else missing
     if kept["setting"] == "full" and level != "full":
         raise _not_given("work.isolation = full", why)
     short = lacking(asked, kept["levels"].get(level, {}), but=("gpu_memory",)) if asked else []
@@ -91,6 +91,8 @@ def keep_apart(
     if level == "full":
         uid = uids.uid_of(job["user_id"]) if os.geteuid() == 0 else 0
         _full(spec, uid, paths, default_cwd, job["user_id"])
+        if mps:
+            spec["apart"]["shared_memory"] = str(paths.shared_memory_dir(uid))
         return "full"
     if "container" in spec:
         return "off"  # its runtime mounts what it needs, and may need newuidmap for it
@@ -135,13 +137,18 @@ def _full(spec: WorkSpec, uid: int, paths: HostPaths, default_cwd: bool, user: s
     spec["apart"]["gang"] = "RANK" in spec["env"] and spec["env"].get("WORLD_SIZE", "1") != "1"
 
 
-def keep_worker_apart(spec: WorkSpec, uid: int, user: str, paths: HostPaths) -> None:
-    """Add to the spec of a worker of sessions that it is *user*'s, and so of that *uid*, from its start."""
+def keep_worker_apart(spec: WorkSpec, uid: int, user: str, paths: HostPaths, *, mps: bool) -> None:
+    """Add to the spec of a worker of sessions that it is *user*'s, and so of that *uid*, from its start.
+
+    *mps*: whether it may be lent to who has a share under MPS; who that is, is not known yet.
+    """
     folder = paths.workers_dir / spec["id"]
     home = folder / HOME
     spec["cwd"] = str(home)
     spec["env"] = own_variables(spec["env"], folder, user, uid)
     spec["apart"] = full_spec(folder, uid, paths, [])
+    if mps:
+        spec["apart"]["shared_memory"] = str(paths.shared_memory_dir(uid))
     # What the host has of these was made by others, and is shared with others.
     spec["worker"]["working_dirs"] = str(home / ".cache" / "actorgrid" / "working_dirs")
     own = str(environments_of(paths, uid, user))
