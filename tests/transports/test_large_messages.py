@@ -19,16 +19,13 @@ from actorgrid.errors import MailboxFull
 from actorgrid.transports.unix import handshake, large, outgoing
 from actorgrid.transports.unix.mesh import Mesh
 from actorgrid.transports.unix.outgoing import AS_FILE
+from tests.descriptors import none_stays_open
 from tests.transports.test_unix_mesh import KEY, MakeMesh, make, raw, turn
 
 __all__ = ["make"]
 
 MIB = 2**20
 HEADER = struct.Struct(">IB")
-
-
-def descriptors() -> int:
-    return len(os.listdir("/proc/self/fd"))
 
 
 @contextmanager
@@ -90,9 +87,8 @@ def check_all_arrive(a: Mesh, b: Mesh, sent: list[bytes], kinds: type | None = N
 
 
 def test_large_and_small_messages_keep_their_order(pair: tuple[Mesh, Mesh]) -> None:
-    before = descriptors()
-    check_all_arrive(*pair, mixed(40), memoryview)
-    assert descriptors() == before
+    with none_stays_open():
+        check_all_arrive(*pair, mixed(40), memoryview)
 
 
 def test_a_large_message_cannot_be_changed_by_who_gets_it(pair: tuple[Mesh, Mesh]) -> None:
@@ -193,12 +189,12 @@ def test_a_file_that_could_change_or_is_not_what_was_said_is_refused(
 ) -> None:
     b = make("b")
     with connect_as("a", b, tmp_path) as connection:
-        before, fd = descriptors(), make_file(MIB)
-        large.offer(connection, HEADER.pack(MIB, 1 | AS_FILE), fd)
-        os.close(fd)
-        turn(b, until=lambda: not b.incoming.links)
-        assert not b.inbox and connection.recv(10) == b""
-        assert descriptors() == before - 1  # the connection's end at b
+        with none_stays_open():
+            fd = make_file(MIB)
+            large.offer(connection, HEADER.pack(MIB, 1 | AS_FILE), fd)
+            os.close(fd)
+            turn(b, until=lambda: not b.incoming.links)
+            assert not b.inbox and connection.recv(10) == b""
 
 
 def test_more_after_an_offer_or_two_files_at_once_end_the_connection(make: MakeMesh, tmp_path: Path) -> None:

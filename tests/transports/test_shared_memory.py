@@ -9,7 +9,7 @@ import signal
 import socket
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 
 import psutil
 import pytest
@@ -19,6 +19,7 @@ from actorgrid.transports.shared_memory import segment as segments
 from actorgrid.transports.shared_memory.path import SharedMemoryPath
 from actorgrid.transports.shared_memory.segment import HEADER_BYTES, MAGIC, OFFER, VERSION, PathSegment, offer, take
 from actorgrid.transports.shared_memory.spin import AdaptiveSpin
+from tests.descriptors import none_stays_open
 
 pytestmark = pytest.mark.skipif(bool(segments.unavailable()), reason=segments.unavailable())
 RING = 64 * 1024
@@ -121,26 +122,22 @@ class _Older:
 
 @pytest.mark.parametrize("what", ["not sealed", "too small", "no eventfd", "no descriptors", "huge rings", "short"])
 def test_an_offer_that_could_harm_is_refused(what: str) -> None:
-    here, there = socket.socketpair()
     size = segments.segment_bytes(RING) - (4096 if what == "too small" else 0)
-    memory = os.memfd_create("hostile", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
-    os.ftruncate(memory, size)
-    if what != "not sealed":
-        fcntl.fcntl(memory, fcntl.F_ADD_SEALS, SEALS)
-    bell = os.eventfd(0, os.EFD_CLOEXEC)
-    pipe = os.pipe()
-    data = OFFER.pack(MAGIC, VERSION, 2**31 if what == "huge rings" else RING)
-    fds = [] if what == "no descriptors" else [memory, bell, pipe[0] if what == "no eventfd" else bell]
-    socket.send_fds(here, [data[:5] if what == "short" else data], fds)
-    before = len(os.listdir("/proc/self/fd"))
-    with pytest.raises(PeerRefused):
-        take(there)
-    assert len(os.listdir("/proc/self/fd")) == before, "no descriptor of the offer stays open"
-    assert here.recv(1) == segments.REFUSED
-    for fd in (memory, bell, *pipe):
-        os.close(fd)
-    here.close()
-    there.close()
+    with ExitStack() as kept:
+        here, there = (kept.enter_context(end) for end in socket.socketpair())
+        memory = os.memfd_create("hostile", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
+        bell, pipe = os.eventfd(0, os.EFD_CLOEXEC), os.pipe()
+        for fd in (memory, bell, *pipe):
+            kept.callback(os.close, fd)
+        os.ftruncate(memory, size)
+        if what != "not sealed":
+            fcntl.fcntl(memory, fcntl.F_ADD_SEALS, SEALS)
+        data = OFFER.pack(MAGIC, VERSION, 2**31 if what == "huge rings" else RING)
+        fds = [] if what == "no descriptors" else [memory, bell, pipe[0] if what == "no eventfd" else bell]
+        socket.send_fds(here, [data[:5] if what == "short" else data], fds)
+        with none_stays_open(), pytest.raises(PeerRefused):
+            take(there)
+        assert here.recv(1) == segments.REFUSED
 
 
 @pytest.mark.parametrize(

@@ -90,9 +90,11 @@ async def serve(spec: DoorSpec, secret: str, stop: asyncio.Event) -> None:
         except RuntimeError as error:
             raise StartFailed("the gRPC door cannot listen", asked=spec.listen, found=str(error)[:300]) from None
         connections.port = port
+        serving, not_serving = health_pb2.HealthCheckResponse.SERVING, health_pb2.HealthCheckResponse.NOT_SERVING
+        for name in ("", *names):  # before anybody can ask, who would be told that there is no such service
+            await checks.set(name, not_serving)
         await server.start()
         say(DoorWord(address=f"{host}:{port}"))
-        serving, not_serving = health_pb2.HealthCheckResponse.SERVING, health_pb2.HealthCheckResponse.NOT_SERVING
         async with aiohttp.ClientSession(trust_env=False) as session:
             while not stop.is_set():
                 state = serving if await _is_ready(session, spec.url) else not_serving
