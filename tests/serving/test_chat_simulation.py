@@ -27,7 +27,7 @@ def test_eight_gateways_that_share_nothing_keep_nine_tenths_of_one_routers_hits(
     assert run(RoutingStrategy.LEAST_LOADED, seed=2).hit_ratio < 0.75 * alone.hit_ratio
 
 
-@pytest.mark.parametrize("seed", [1, 3, 4])
+@pytest.mark.parametrize("seed", [3, *(pytest.param(seed, marks=pytest.mark.system) for seed in (1, 4))])
 def test_eight_that_hear_of_each_other_lose_nothing(seed: int) -> None:
     # With 3 and 4 they waited 1.6 times as long while all of them went to what looked cheapest to each.
     alone, shared = run(RoutingStrategy.PREFIX_COST, seed=seed), run(RoutingStrategy.PREFIX_COST, 8, 0.2, seed)

@@ -91,6 +91,7 @@ def python(request: pytest.FixtureRequest) -> Interpreter:
     return cast(Interpreter, request.param)
 
 
+@pytest.mark.system
 def test_the_product_suits_every_python_of_this_machine(python: Interpreter) -> None:
     assert not wrong_on(python, product())
 
