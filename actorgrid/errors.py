@@ -142,10 +142,12 @@
     - TaskTimedOut
     - WorkerLost
       * WorkerOverMemory (also a MemoryLimitExceeded)
+      * WorkerOverDisk (also a DiskLimitExceeded)
       * HostLost
       * ActorDied
         + ActorRestarted
     - MemoryLimitExceeded (also a MemoryError)
+    - DiskLimitExceeded
     - GpuIdle
     - UnpicklableResult
     - PythonMismatch
@@ -909,12 +911,20 @@ class MemoryLimitExceeded(TaskError, MemoryError):
     """The work used more memory than it asked for, of the host or of a GPU, and was stopped."""
 
 
+class DiskLimitExceeded(TaskError):
+    """The work held more of its host's disk than it may, or the most of one that was nearly full, and was stopped."""
+
+
 class GpuIdle(TaskError):
     """The work left all its GPUs idle for as long as it said that it may, and was stopped."""
 
 
 class WorkerOverMemory(WorkerLost, MemoryLimitExceeded):
     """A session's worker used more memory than its tasks asked for, and was stopped under the task that ran."""
+
+
+class WorkerOverDisk(WorkerLost, DiskLimitExceeded):
+    """A session's worker was stopped for what its tasks held of its host's disk."""
 
 
 class HostLost(WorkerLost):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from typing import Final
 
-ASPECTS: Final = ("files", "processes", "memory", "cpu", "pids", "devices", "gpu_memory", "network")
+ASPECTS: Final = ("files", "processes", "memory", "disk", "cpu", "pids", "devices", "gpu_memory", "network")
 """What work is kept from what is not its own in."""
 NONE, COOPERATIVE, DRIVER, KERNEL, HARDWARE = "none", "cooperative", "driver", "kernel", "hardware"
 ENFORCERS: Final = (NONE, COOPERATIVE, DRIVER, KERNEL, HARDWARE)

@@ -18,6 +18,7 @@ from .balancing_policy import BalancingPolicy
 from .gpus_section import GpusSection
 from .monitoring_section import MonitoringSection
 from .notifications_section import NotificationsSection
+from .objects_section import ObjectsSection
 from .oidc_section import OidcSection
 from .placement_policy import PlacementPolicy
 from .section import ByteCount, Section, setting
@@ -269,6 +270,17 @@ class WorkSection(Section):
         "kept of what jobs named as their outputs, of one attempt and of all on this host; the oldest go",
         live=True,
     )
+    disk_bytes_max: ByteCount = setting(
+        0,
+        "what one attempt or worker may hold of the data directory's disk, in folders of its own; 0: any amount",
+        live=True,
+    )
+    disk_free_min_bytes: ByteCount = setting(
+        2**30,
+        "with less free on the data directory's disk, or than a twentieth of it, the work that holds most there is "
+        "ended; 0: none is",
+        live=True,
+    )
     step_cache_bytes_max: ByteCount = setting(2**34, "results that later graphs may want; the oldest go", live=True)
     environments_max: int = setting(
         32, "Python environments that are kept built; the one used longest ago goes, never one in use", ge=1, le=1000
@@ -322,16 +334,6 @@ class SessionsSection(Section):
                     {"key": key, "expire": getattr(self, key), "renew": self.renew_s},
                 )
         return self
-
-
-class ObjectsSection(Section):
-    """The object store: large values of sessions, kept on the host where they were made."""
-
-    enabled: bool = setting(True, "whether this host has one; without, values of session tasks have at most 64 MiB")
-    memory: ByteCount = setting(0, "what lies in memory at most; 0: 30 % of the machine's, or of its cgroup's limit")
-    disk: ByteCount = setting(
-        0, "what lies in the data directory at most, when memory is full; 0: half of what is free there at the start"
-    )
 
 
 class ModelGatewaySection(Section):

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from actorgrid.endings import for_want_of_memory, how_it_ended, last_lines
-from actorgrid.errors import ActorGridError, NotFound, TaskCancelled, WorkerLost, WorkerOverMemory
+from actorgrid.errors import ActorGridError, NotFound, TaskCancelled, WorkerLost, WorkerOverDisk, WorkerOverMemory
 
 from .http import segment
 
@@ -61,6 +61,9 @@ def with_ending(error: WorkerLost, ending: dict[str, Any]) -> WorkerLost:
     elif str(ending.get("reason")).startswith("gpu_memory"):
         how, kind = "killed for using more memory of a GPU than it asked for (gpu_memory=)", WorkerOverMemory
         hint = "ask for more with gpu_memory=; a process's own share of the driver counts, too"
+    elif str(ending.get("reason")).startswith("disk "):
+        how, kind = "killed for what it held of its host's disk", WorkerOverDisk
+        hint = "write less, or to another disk; work.disk_bytes_max, work.disk_free_min_bytes there say how much"
     elif str(ending.get("reason")).startswith("gpu_heat"):
         how, hint = "ended because its GPU was about to switch itself off for heat", "look at the host's cooling"
     said = last_lines(stderr)

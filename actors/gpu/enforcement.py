@@ -27,7 +27,7 @@ from actorgrid.models import JobState
 from .vendors.pci import bus_id
 
 GPU_COMPUTE, GPU_MEMORY = "gpu_compute", "gpu_memory"
-STATED = ("files", "processes", "memory", "cpu", "pids", "devices", GPU_COMPUTE, GPU_MEMORY, "network")
+STATED = ("files", "processes", "memory", "disk", "cpu", "pids", "devices", GPU_COMPUTE, GPU_MEMORY, "network")
 """What a grant says of, in this order; of GPUs where it has any."""
 _WEAKEST_FIRST = ENFORCERS
 

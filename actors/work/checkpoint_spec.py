@@ -13,12 +13,13 @@ from actorgrid.configs.paths import HostPaths
 from actorgrid.errors import DiskFull, MalformedBody
 from actorgrid.task_context import CHECKPOINT_DIR, CHECKPOINT_FROM
 
+from .apart_records import ApartSpec
 from .archives import checked_bytes, unpack
 from .attempt_dir import AttemptDir
 from .checkpoint_packing import PACKED, list_directory
 from .checkpoint_spool import ANSWERS, DIRECTORY, SPOOL, UNPACKING, begin_with
 from .isolation.work_folder import owner_of
-from .work_records import ApartSpec, WorkSpec
+from .work_records import WorkSpec
 
 
 def add_checkpoint(spec: WorkSpec, job: JobRecord, paths: HostPaths, rank: int | None) -> None:

@@ -12,6 +12,7 @@ import signal
 from contextlib import suppress
 from typing import NamedTuple, NoReturn
 
+from .apart_records import ApartSpec
 from .groups import FreezerGroup, KillGroup
 from .isolation.calls import gain_no_privileges
 from .isolation.confine import become
@@ -28,7 +29,6 @@ from .linux import (
     open_namespace,
 )
 from .shim_child import EXIT_NOT_STARTED
-from .work_records import ApartSpec
 
 
 class ExecFiles(NamedTuple):

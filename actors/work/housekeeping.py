@@ -8,6 +8,7 @@ import stat
 import time
 from bisect import bisect_right
 from collections.abc import Collection, Iterable
+from contextlib import suppress
 from pathlib import Path
 
 from actorgrid.supervisors.server import Server
@@ -94,6 +95,31 @@ def remove_dead_actors_of_users(users_dir: Path) -> int:
                 _remove_dead_actors(Path(entry.path), now) for entry in listed if entry.is_dir(follow_symlinks=False)
             )
     return removed
+
+
+def clear_own_sockets(folder: Path) -> None:
+    """Remove what is no socket from the folder of a uid's sockets, which outlives the work that filled it; what actors
+    of that uid that live have there stays."""
+    with suppress(OSError), os.scandir(folder) as entries:
+        for entry in entries:
+            if entry.name == DOORS or entry.is_symlink():
+                continue
+            if not entry.is_dir(follow_symlinks=False):
+                if stat.S_ISREG(entry.stat(follow_symlinks=False).st_mode):
+                    os.unlink(entry.path)
+            elif not entry.name.startswith(FOLDER_PREFIX) or not _is_in_use(Path(entry.path)):
+                remove_tree(Path(entry.path))
+            else:
+                _remove_all_but_sockets(Path(entry.path))
+
+
+def _remove_all_but_sockets(folder: Path) -> None:
+    with suppress(OSError), os.scandir(folder) as entries:
+        for entry in entries:
+            if entry.is_dir(follow_symlinks=False):
+                remove_tree(Path(entry.path))
+            elif entry.name != OWNER_FILE and entry.is_file(follow_symlinks=False):
+                os.unlink(entry.path)
 
 
 def _remove_dead_actors(folder: Path, now: float) -> bool:

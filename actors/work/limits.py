@@ -38,6 +38,19 @@ def pids_max() -> int:
         return PIDS_LEAST
 
 
+def own_shared_memory_bytes(pid: int) -> int:
+    """What lies in the ``/dev/shm`` of a process, where that is another one than ours; else 0. It is memory that no
+    process needs to have mapped."""
+    place = f"/proc/{pid}/root/dev/shm"
+    try:
+        if os.stat(place).st_dev == os.stat("/dev/shm").st_dev:  # nosec B108 - where it is on Linux
+            return 0
+        found = os.statvfs(place)
+    except OSError:  # it is gone
+        return 0
+    return (found.f_blocks - found.f_bfree) * found.f_frsize
+
+
 def limit_pids(most: int) -> None:
     """Let this process fork only while its uid has fewer processes and threads. Root is not counted, nor held to it."""
     _, hard = resource.getrlimit(resource.RLIMIT_NPROC)

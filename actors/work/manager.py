@@ -31,6 +31,7 @@ from .attempts import HostAttempts
 from .collected_outputs import bound_outputs
 from .credential_files import CredentialFiles
 from .device_memory_limits import limitable_devices
+from .disk_watch import DiskWatch
 from .environment import host_tag
 from .guard import remove_socket_of_gone
 from .housekeeping import (
@@ -111,6 +112,7 @@ class WorkerManager(LedgerFollower):
         self._leases = Leases(self, self._ledger, self._zygote, self._renewer, self._credentials, isolation)
         self._objects = ObjectStoreProcess(self, self._zygote)
         self._usage = UsageKeeper(self, self._ledger)
+        self._disk = DiskWatch(self, self._ledger, self._attempts, self._leases, self._end_now)
         self._attempts.usage_of = self._usage.usage_of
         self._spans = sender_for(host)
         self._attempt_spans = None if self._spans is None else AttemptSpans(self._spans, host.host_id, self._status_of)
@@ -142,6 +144,7 @@ class WorkerManager(LedgerFollower):
         self._leases.tick()
         self.spawn(self._ledger.start())
         self.spawn(self._renewer.run())
+        self.spawn(self._disk.run())
 
     def stop(self, reason: str) -> None:
         """End all work, or leave it to the next start: as ``work.on_stop`` says, and always when that comes at once.
@@ -470,6 +473,7 @@ class WorkerManager(LedgerFollower):
             "workers_lost_total": float(self._leases.workers_lost_total),
             "workers_idle_ended_total": float(self._leases.figures.idle_ended_total),
             "workers_memory_ended_total": float(self._leases.figures.memory_ended_total),
+            "disk_ended_total": float(self._disk.ended_total),
             "functions_served_total": float(self._attempts.functions.served_total),
             "function_workers_started_total": float(self._attempts.functions.started_total),
             "checkpoints_entered_total": float(self._attempts.checkpoints.entered_total),

@@ -8,6 +8,7 @@ from actorgrid.endings import end_of, for_want_of_memory, how_it_ended, last_lin
 from actorgrid.errors import (
     ActorGridError,
     ContainerFailed,
+    DiskLimitExceeded,
     EnvironmentFailed,
     GpuIdle,
     InputLost,
@@ -22,6 +23,7 @@ from actorgrid.transports.task_frames import JobResult
 
 from .command_steps import lacking_outputs
 from .container_endings import failure_of_runtime
+from .disk_limits import OverDisk
 from .work_records import AttemptEnd, WorkSpec, WorkStatus
 
 RETRY_MAX_S = 60.0
@@ -118,6 +120,8 @@ GPU_HEAT = "gpu_heat"
 """How the reason begins with which work is ended whose device is about to switch itself off."""
 GPU_IDLE = "gpu_idle"
 """How the reason begins with which work is ended that left its devices idle."""
+DISK = "disk"
+"""How the reason begins with which work is ended for what it holds of its host's disk."""
 _NOT_NEEDED = {
     GANG: "another member of its gang did not succeed",
     SUPERSEDED: "an earlier attempt had succeeded on a host that was away and came back",
@@ -157,6 +161,30 @@ def overheated(work_id: str, reason: str) -> WorkerLost:
     return WorkerLost(
         f"{work_id} was ended: its GPU {gpu_index} was at {celsius} °C and about to switch itself off",
         hint="it is placed on another device, and costs no retry; look at the host's cooling",
+    )
+
+
+def disk_reason(over: OverDisk) -> str:
+    """The reason with which a shim is told to end work for what it holds of the disk."""
+    return f"{DISK} {over.held_bytes} {over.held_files} {over.limit_bytes} {over.free_bytes} {over.kept_bytes}"
+
+
+def over_disk(work_id: str, reason: str) -> DiskLimitExceeded:
+    """The error for who owns work ended for that *reason*, which comes back from a file that the work could write."""
+    numbers = [int(word) if word.isdecimal() and len(word) < 20 else 0 for word in reason.split()[1:6]]
+    held, files, limit, free, kept = [*numbers, 0, 0, 0, 0, 0][:5]
+    if limit:
+        return DiskLimitExceeded(
+            f"{work_id} held more of its host's disk than work may there",
+            asked=f"{limit} bytes (work.disk_bytes_max)",
+            found=f"{held} bytes in {files} files",
+            hint="remove what is not needed while it runs, or write to another disk; the host's setting can be raised",
+        )
+    return DiskLimitExceeded(
+        f"{work_id} was ended to make room: its host's disk was nearly full, and it held the most",
+        asked=f"{kept} bytes kept free (work.disk_free_min_bytes)",
+        found=f"{free} bytes free, {held} bytes in {files} files held",
+        hint="write less, or to another disk; actorgrid hosts shows which have room",
     )
 
 
@@ -202,6 +230,8 @@ def _judge(
         return "failed", True, overdrawn(attempt_id, str(reason))
     if str(reason).startswith(GPU_HEAT):
         return "lost", False, overheated(attempt_id, str(reason))
+    if str(reason).startswith(f"{DISK} "):
+        return "failed", True, over_disk(attempt_id, str(reason))
     if str(reason).startswith(GPU_IDLE):
         return "cancelled", False, _idle(attempt_id, str(reason))
     if reason == "isolated":

@@ -54,7 +54,7 @@ from .groups import FreezerGroup, KillGroup, group_name
 from .guard import GuardLink, SharedDeadline
 from .isolation.work_folder import WorkFolder
 from .job_terminal import JobTerminal
-from .limits import writable_cgroup
+from .limits import own_shared_memory_bytes, writable_cgroup
 from .linux import MARK_HOST, BootTimer, boot_seconds
 from .oom_kills import OomKillsSince
 from .output import FULL_DISK_RETRY_S, OutputStream, carry_all, times_of
@@ -75,8 +75,8 @@ from .secret_files import remove_secrets
 from .shim_channels import OpenWork, ShimChannels
 from .shim_child import LONG_STEP, Body, ChildEnds, ShimChild
 from .shim_sockets import AgentSockets, WorkerSocket
-from .work_records import WorkSpec, WorkStatus
-from .worker_process import take_draft
+from .work_records import WorkSpec, WorkStatus, uid_of
+from .worker_process import remove_unread, take_draft
 from .working_dir_spec import hold_working_dir
 
 MEMORY_CHECK_S = 0.25
@@ -316,13 +316,10 @@ class Shim:
             self._checkpoints.turn(now)
 
     def _wait_ms(self, now: float) -> int:
-        until = 60.0
-        if self._kill_at <= now or self._status is not None:
-            until = KILL_AGAIN_S
-        else:
-            until = min(until, self._kill_at - now)
-            if not self._reason:
-                until = min(until, self._timeout_at - now)
+        is_ending = self._kill_at <= now or self._status is not None
+        until = KILL_AGAIN_S if is_ending else min(60.0, self._kill_at - now)
+        if not is_ending and not self._reason:
+            until = min(until, self._timeout_at - now)
         if self._memory_bytes and not self._prepares:
             until = min(until, self._memory_check_at - now)
         if any(stream.blocked_until for stream in self._streams):
@@ -455,7 +452,8 @@ class Shim:
 
     def _check_memory(self, now: float) -> None:
         self._memory_check_at = now + MEMORY_CHECK_S
-        used = tree_rss_bytes(os.getpid()) - (self._checkpoints.packer_rss_bytes if self._checkpoints else 0)
+        used = tree_rss_bytes(os.getpid()) + (own_shared_memory_bytes(self._child) if uid_of(self._spec) else 0)
+        used -= self._checkpoints.packer_rss_bytes if self._checkpoints else 0
         self._max_tree_rss = max(self._max_tree_rss, used)
         if used > self._memory_bytes or (self._group is not None and self._group.was_exceeded()):
             if not self._reason or self._reason == "exited":
@@ -463,6 +461,8 @@ class Shim:
             self._kill_at = 0.0
 
     def _finish(self) -> None:
+        # Before the rest of its output: where the work has filled the disk, that waits for the room.
+        remove_unread(self._spec, self._dir, self._reason)
         carry_all(self._streams, self._carry)
         if self._channels is not None:
             self._channels.close_all()

@@ -15,6 +15,7 @@ from setproctitle import setproctitle
 
 from actorgrid.errors import ActorGridError
 
+from .apart_records import ApartSpec
 from .checkpoint_link import link_checkpoint
 from .checkpoint_spec import unpack_checkpoint
 from .command_steps import put_taken_files
@@ -32,7 +33,7 @@ from .linux import MARK_HOST, boot_seconds, close_all_but, die_with_parent, mark
 from .outcomes import KEEP_APART, MAKE_ENVIRONMENT, START_CONTAINER
 from .python_environment_spec import prepare_environment
 from .secret_files import add_variables
-from .work_records import ApartSpec, WorkSpec
+from .work_records import WorkSpec
 from .worker_process import WorkerDeadline
 from .working_dir_spec import unpack_working_dir
 

@@ -14,6 +14,7 @@ from actorgrid.container_words import ContainerWish, is_container
 from actorgrid.errors import ErrorRecord
 
 from ..ledger.usage_records import UsageRecord
+from .apart_records import ApartSpec
 
 if TYPE_CHECKING:
     from actorgrid.actors.objects.records import StoreSpec  # not loaded: what it stands among is the store's
@@ -157,42 +158,6 @@ class ContainerSpec(TypedDict):
     """The attempt's, which the container sees."""
     gpus: dict[str, list[str]]
     """The UUIDs of the granted devices, by vendor."""
-
-
-class SocketsSpec(TypedDict):
-    """The sockets of work that has a uid of its own (isolation/own_sockets.py)."""
-
-    at: str
-    """The folder in which the host has its own."""
-    own: str
-    """The one that the work has at that path."""
-
-
-class ApartSpec(TypedDict):
-    """How work is kept from what is not its own (isolation/confine.py)."""
-
-    level: str
-    """``basic`` or ``full``."""
-    hidden: list[str]
-    """The files and folders of the agent that it does not find; at ``full``, of these folders nothing but its own."""
-    no_new_privs: bool
-    uid: int
-    """At ``full``: its uid and gid; 0: the agent's."""
-    attempt: str
-    """At ``full``: the attempt's folder, which it may enter."""
-    read: list[str]
-    """At ``full``: the files of the agent that it reads, and folders of such."""
-    own: NotRequired[list[str]]
-    """At ``full``: what it owns of its attempt's folder beside its home and its ``/tmp``."""
-    environments: NotRequired[str]
-    """At ``full``: the folder of its user's Python environments (isolation/user_environments.py)."""
-    gang: bool
-    """Whether other members of its gang may be on this host: they share memory."""
-    sockets: NotRequired[SocketsSpec]
-    shared_memory: NotRequired[str]
-    """At ``full``, with a uid: the folder that it has for ``/dev/shm``, which its uid shares with its MPS daemons."""
-    secrets: NotRequired[str]
-    """At ``full``, with a uid: the folder of its secrets, which it finds in its own (``own_folders.SECRETS``)."""
 
 
 class WorkSpec(TypedDict):
@@ -456,7 +421,8 @@ _FUNCTION = {
 _FUNCTION_MAY = {"steps": _calls, "step_inputs": _places, "objects": _text, "host_id": _text}
 _WORKER = {"worker_id": _text, "pool": _text, "number": _whole, "socket_path": _text}
 _STORE = {"socket_path": _text, "host_id": _text, "folder": _text, "memory_bytes": _whole, "disk_bytes": _whole}
-_APART_MAY = {"sockets": _map({"at": _text, "own": _text}), "secrets": _text, "own": _texts, "environments": _text}
+_OWN = {"sockets": _map({"at": _text, "own": _text}), "own": _texts, "environments": _text}
+_APART_MAY = {**_OWN, "secrets": _text, "shared_memory": _text, "shared_memory_bytes": _whole}
 _APART = {
     "level": _text,
     "hidden": _texts,

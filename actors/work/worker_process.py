@@ -13,10 +13,12 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from actorgrid.actors.files.untrusted_files import remove_tree
 from actorgrid.actors.objects import server as object_store
 
 from .attempt_dir import AttemptDir
-from .isolation.own_folders import remove_own_folders
+from .isolation.own_folders import HOME, TMP, remove_own_folders
+from .outcomes import DISK
 from .work_records import WorkSpec, call_of
 
 
@@ -50,6 +52,16 @@ def take_draft(spec: WorkSpec, directory: AttemptDir, is_late: bool) -> None:
             draft.rename(directory.result)
     if apart is not None:
         remove_own_folders(apart)
+
+
+def remove_unread(spec: WorkSpec, directory: AttemptDir, reason: str) -> None:
+    """Remove what nobody reads any more of work of which nothing lives: its own folders, but for what it gives."""
+    apart, floods = spec.get("apart"), reason.startswith(f"{DISK} ")
+    gives = ("function" in spec or "outputs" in spec) and not floods
+    if apart is not None:
+        remove_own_folders(apart, (TMP,) if gives else (HOME, TMP))
+    if spec.get("working_dir") and floods:
+        remove_tree(directory.own_cwd)
 
 
 def worker_body(spec: WorkSpec, inherited: list[socket.socket], deadline: WorkerDeadline) -> int:

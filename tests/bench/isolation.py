@@ -9,11 +9,11 @@ import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+from actorgrid.actors.work.apart_records import ApartSpec
 from actorgrid.actors.work.isolation import calls, confine
 from actorgrid.actors.work.isolation.own_folders import make_own_folders
 from actorgrid.actors.work.isolation.probes import try_out
 from actorgrid.actors.work.isolation.uids import FIRST_UID
-from actorgrid.actors.work.work_records import ApartSpec
 
 from .figures import Figure, Skipped, registry
 

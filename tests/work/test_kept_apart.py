@@ -17,6 +17,7 @@ import pytest
 
 from actorgrid.actors.work import attempt_specs
 from actorgrid.actors.work.isolation.probes import try_out
+from tests.work.disk_floods import check_disk_floods
 from tests.work.floods import check_floods
 from tests.work.hostile_jobs import HOSTILE, REFUSED, STUB_NODES
 from tests.work.rig import Rig, wait_for
@@ -163,6 +164,10 @@ def test_floods_and_flights_end_in_a_limit_and_the_next_job_runs(rig: Rig) -> No
     check_floods(rig, ANN)
 
 
+def test_floods_of_the_disk_end_by_name_and_the_next_job_runs(rig: Rig) -> None:
+    check_disk_floods(rig, ANN)
+
+
 def test_a_gpu_that_was_not_granted_cannot_be_opened_by_roots_work_either(
     rig: Rig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -174,3 +179,20 @@ def test_a_gpu_that_was_not_granted_cannot_be_opened_by_roots_work_either(
         os.mknod(path, 0o20666, os.makedev(195, minor))
     granted, other = run(rig, "gpu", STUB_NODES, *map(str, nodes), user="ann").split()
     assert int(granted) == errno.ENXIO and int(other) == errno.EPERM
+
+
+def test_shared_memory_of_its_own_counts_as_its_memory_and_is_bounded(rig: Rig) -> None:
+    fills = """
+    import os, time
+    out = open("/dev/shm/flood", "wb", 0)
+    for _ in range(512):
+        out.write(bytes(2**20))
+    print("filled", flush=True)
+    time.sleep(600)
+    """
+    command = ["python3", "-c", textwrap.dedent(fills)]
+    job = rig.run("shm", command=command, user_id=ANN, resources={"memory_mib": 64})
+    # As large as the memory it asked for, the file system is full; with what the program itself takes, that is more.
+    assert job["state"] == "failed" and job["error"]["code"] in ("MemoryLimitExceeded", "TaskFailed"), job["error"]
+    assert "filled" not in rig.output("shm.1")
+    assert run(rig, "after-shm", "print('runs')", user=ANN) == "runs\n"

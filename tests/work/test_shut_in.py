@@ -16,6 +16,7 @@ from typing import Any
 import pytest
 
 from actorgrid.actors.work.isolation.probes import SHUT_IN_NEEDS, try_out
+from tests.work.disk_floods import check_disk_floods
 from tests.work.floods import check_floods
 from tests.work.hostile_jobs import HOSTILE, REFUSED
 from tests.work.rig import Rig, wait_for
@@ -88,6 +89,11 @@ def test_nothing_that_a_hostile_job_tries_goes_through(rig: Rig) -> None:
 @is_nobody
 def test_floods_and_flights_end_in_a_limit_and_the_next_job_runs(rig: Rig) -> None:
     check_floods(rig, ANN)
+
+
+@is_nobody
+def test_floods_of_the_disk_end_by_name_and_the_next_job_runs(rig: Rig) -> None:
+    check_disk_floods(rig, ANN)
 
 
 @is_nobody

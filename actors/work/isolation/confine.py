@@ -16,6 +16,7 @@ from collections.abc import Iterable
 from contextlib import suppress
 from pathlib import Path
 
+from ..apart_records import ApartSpec
 from ..linux import (
     CLONE_NEWIPC,
     CLONE_NEWNS,
@@ -32,7 +33,6 @@ from ..linux import (
     mount,
     unshare,
 )
-from ..work_records import ApartSpec
 from . import calls
 from .own_folders import HOME, SECRETS, TMP
 from .own_sockets import DOORS
@@ -41,6 +41,8 @@ _COVER = MS_NOSUID | MS_NODEV | MS_NOEXEC
 _COVER_OPTIONS = "mode=0711,size=256k"
 _OWN_CODE = (sys.prefix, sys.base_prefix, str(Path(__file__).resolve().parents[3]))
 _SHARED_MEMORY = "/dev/shm"  # nosec B108 - where it is on Linux
+_SHARED_FILES_MAX = 262_144
+"""In ``/dev/shm`` of its own: each takes a KiB of the kernel's memory, which nobody counts where there is no cgroup."""
 
 
 def hide(paths: list[str]) -> None:
@@ -107,7 +109,9 @@ def enter_own_namespaces(spec: ApartSpec, cwd: str) -> None:
         mount(f"/proc/self/fd/{memory}", _SHARED_MEMORY, None, MS_BIND)
         os.close(memory)
     elif not spec["gang"] and os.path.isdir(_SHARED_MEMORY):
-        mount("actorgrid", _SHARED_MEMORY, "tmpfs", MS_NOSUID | MS_NODEV, "mode=1777")
+        size = spec.get("shared_memory_bytes") or "50%"
+        options = f"mode=1777,nr_inodes={_SHARED_FILES_MAX},size={size}"
+        mount("actorgrid", _SHARED_MEMORY, "tmpfs", MS_NOSUID | MS_NODEV, options)
     for folder in shut:
         # Our own lies in a folder that others may not enter, root's home maybe: there is nothing but our own in it now.
         if os.path.isdir(folder):  # not below one of those

@@ -23,7 +23,7 @@ from ..mps_variables import IN_CONTAINER, IN_GANG, may_join, mps_variables
 from ..work_records import WorkSpec
 from ..zygote_link import ZygoteLink
 from .device_nodes import all_nodes_known
-from .levels import kept_apart
+from .levels import DISK_WATCH, kept_apart
 from .plan import keep_apart
 from .probes import Means
 from .uids import WorkUids
@@ -147,7 +147,8 @@ class WorkIsolation:
         setting = self._server.host.settings.work.isolation
         if means is None:
             return kept_apart(setting, "full", {})
-        held = means.held
+        work = self._server.host.settings.work
+        held = {**means.held, DISK_WATCH: bool(work.disk_bytes_max or work.disk_free_min_bytes)}
         containment = self._zygote.containment
         if containment is None or containment.kind != "cgroup":
             held = {name: has and not name.startswith("cgroup_") for name, has in held.items()}

@@ -10,9 +10,13 @@ from actorgrid.isolation_words import ASPECTS, COOPERATIVE, KERNEL, NONE
 STATED = tuple(name for name in ASPECTS if name != "gpu_memory")
 """What a level says of: memory of GPUs is said by the device (``gpu/enforcement.py``)."""
 
+DISK_WATCH = "disk_watch"
+"""Beside what was tried: whether the host's settings have it end work for what it holds of the disk."""
+
 
 def enforced_at(level: Level, means: Mapping[str, bool]) -> dict[str, str]:
-    """Who enforces each of STATED for work at *level*, on a host that has *means* (probes.MEANS, as they were tried).
+    """Who enforces each of STATED for work at *level*, on a host that has *means* (probes.MEANS, as they were tried,
+    and DISK_WATCH).
 
     Never more than is true of the weakest work at that level, nor of work that asks for none of it.
     """
@@ -25,6 +29,7 @@ def enforced_at(level: Level, means: Mapping[str, bool]) -> dict[str, str]:
         "files": KERNEL if apart and (hidden or shut) else COOPERATIVE if hidden else NONE,
         "processes": KERNEL if apart else NONE,
         "memory": KERNEL if means.get("cgroup_memory", False) else COOPERATIVE,
+        "disk": COOPERATIVE if means.get(DISK_WATCH, False) else NONE,
         "cpu": NONE,
         "pids": KERNEL if means.get("cgroup_pids", False) or (counted and means.get("pid_limit", False)) else NONE,
         "devices": KERNEL if means.get("cgroup_devices", False) else COOPERATIVE,

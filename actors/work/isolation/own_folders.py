@@ -5,13 +5,14 @@ from __future__ import annotations
 import errno
 import os
 import stat
+from collections.abc import Iterable
 from contextlib import suppress
 from pathlib import Path
 
 from actorgrid.actors.files.untrusted_files import remove_tree
 
+from ..apart_records import ApartSpec
 from ..checkpoint_spool import ANSWERS
-from ..work_records import ApartSpec
 from .own_sockets import make_own_sockets
 from .user_environments import make_environments
 
@@ -78,8 +79,8 @@ def _make_shared_memory(folder: str, uid: int) -> None:
     os.lchown(folder, uid, uid)  # it is a folder that nobody but root and the uid can replace by another
 
 
-def remove_own_folders(spec: ApartSpec) -> None:
-    """Remove them, when nothing of the work lives any more."""
+def remove_own_folders(spec: ApartSpec, names: Iterable[str] = (HOME, TMP)) -> None:
+    """Remove them, or those of these *names*, when nothing of the work lives any more."""
     if spec["level"] == "full":
-        for name in (HOME, TMP):
+        for name in names:
             remove_tree(Path(spec["attempt"]) / name)

@@ -23,7 +23,7 @@ from pathlib import Path
 from actorgrid.configs.paths import HostPaths
 from actorgrid.transports.peer_uid import uid_of_peer
 
-from ..work_records import SocketsSpec
+from ..apart_records import SocketsSpec
 
 DOORS = "doors"
 DOOR_MODE = 0o666

@@ -13,8 +13,9 @@ from actorgrid.configs.paths import HostPaths
 from actorgrid.errors import IsolationNotGiven
 from actorgrid.isolation_words import lacking
 
+from ..apart_records import ApartSpec
 from ..checkpoint_spec import own_checkpoint
-from ..work_records import ApartSpec, WorkSpec
+from ..work_records import WorkSpec
 from .confine import lies_in
 from .own_folders import HOME, TMP
 from .own_sockets import sockets_spec
@@ -132,6 +133,8 @@ def _full(spec: WorkSpec, uid: int, paths: HostPaths, default_cwd: bool, user: s
     if environment:
         environment["folder"] = spec["apart"]["environments"] = str(environments_of(paths, uid, user))
         read.append(environment["path"])
+    if uid:
+        spec["apart"]["shared_memory_bytes"] = spec["memory_bytes"]
     if uid and "secrets" in spec:
         spec["apart"]["secrets"] = spec["secrets"]["folder"]
     spec["apart"]["gang"] = "RANK" in spec["env"] and spec["env"].get("WORLD_SIZE", "1") != "1"

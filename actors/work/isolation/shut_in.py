@@ -13,8 +13,8 @@ import os
 import sys
 from pathlib import Path
 
+from ..apart_records import ApartSpec
 from ..linux import die_with_parent
-from ..work_records import ApartSpec
 from . import calls
 from .confine import is_below
 from .own_folders import HOME, TMP
