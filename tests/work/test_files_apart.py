@@ -396,6 +396,25 @@ def test_a_directory_that_the_work_replaces_by_a_link_gives_nothing_of_where_tha
     assert "another directory lies where the work began" in rig.output(attempt_id, "stderr")
 
 
+@pytest.mark.parametrize("where", ["the agent's", "around it", "the attempt's", "by a link of /proc"])
+def test_a_directory_that_the_work_may_not_have_gives_nothing_and_gets_nothing(rig: Rig, where: str) -> None:
+    name = f"refused{len(where)}"
+    data = rig.paths.data_dir
+    cwd, wanted = {
+        "the agent's": (data, ["admin.token"]),
+        "around it": (data.parent, [f"{data.name}/admin.token"]),
+        "the attempt's": (rig.dir(f"{name}.1").path, ["spec.msgpack", "credential.json", "started"]),
+        "by a link of /proc": (Path("/proc/self/cwd"), ["README.md", "pyproject.toml"]),
+    }[where]
+    fields = {"cwd": str(cwd), "outputs": wanted, "checkpoint": {"path": "made/here"}}
+    job = rig.run(name, command=["true"], user_id=ANN, **fields)
+    assert not [path for path in rig.dir(f"{name}.1").outputs.rglob("*") if path.is_file()]
+    assert not (cwd / "made").exists()
+    # Around the agent's files a uid of its own may be, and what a link of /proc means is each process's own.
+    may_run = where == "by a link of /proc" or (where == "around it" and os.geteuid() == 0)
+    assert job["state"] == "failed" or may_run, said(rig, f"{name}.1")
+
+
 # -- Python environments
 
 

@@ -41,13 +41,18 @@ def test_for_a_new_user_the_one_that_was_used_longest_ago_goes_and_none_in_use(
         os.utime(place.parent / "environments.lock", (number, number))
     os.close(held.pop(1))
     os.close(held.pop(1))
-    make_environments(places[3], 0)
-    assert [place.exists() for place in places] == [True, False, True, True, False]
+    (places[1].parent / "environments.0123" / "half").mkdir(parents=True)  # of who was killed while it removed
+    for place in places[3:]:
+        make_environments(place, 0)
+        make_environments(place, 0)
+    assert [place.exists() for place in places] == [True, False, True, True, True], "two of these have nothing"
     assert os.listdir(places[1].parent) == ["environments.lock"]
-    make_environments(places[3], 0)
-    assert places[2].exists(), "there is room: it was there"
-    make_environments(places[4], 0)
-    assert [place.exists() for place in places] == [True, False, True, True, True], "nobody has used the fourth yet"
+    for place in places[3:]:
+        os.close(hold_environments(place))
+        (place / "built").mkdir()
+    os.utime(places[3].parent / "environments.lock", (9, 9))
+    make_environments(tmp_path / "users" / "5" / "environments", 0)
+    assert [place.exists() for place in places] == [True, False, False, False, True], "three, with the new one"
     os.close(held.pop())
 
 

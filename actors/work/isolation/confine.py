@@ -34,7 +34,7 @@ from ..linux import (
     unshare,
 )
 from . import calls
-from .own_folders import HOME, SECRETS, TMP
+from .own_folders import SECRETS, TMP, is_own_cwd
 from .own_sockets import DOORS
 
 _COVER = MS_NOSUID | MS_NODEV | MS_NOEXEC
@@ -97,7 +97,7 @@ def enter_own_namespaces(spec: ApartSpec, cwd: str) -> None:
     secrets = os.open(spec["secrets"], os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC) if "secrets" in spec else -1
     above: dict[str, int] = {}
     # Its home is the usual case, and ours alone until it begins: nothing there has to be followed.
-    if cwd != os.path.join(attempt, HOME) and not is_below(cwd, attempt):
+    if not is_own_cwd(cwd, attempt):
         # One that lies around what is hidden comes before it: over it, it would uncover it, and cover our own folder.
         hides_it = any(is_below(cwd, folder) for folder in spec["hidden"])
         (kept if hides_it else above)[cwd] = _opened_as(cwd, spec["uid"])
@@ -160,6 +160,19 @@ def lies_in(path: str, folder: str) -> bool:
     return os.path.commonpath([path, folder]) == folder
 
 
+def real_path_of(held: int) -> str:
+    """The path of what is opened."""
+    return os.readlink(f"/proc/self/fd/{held}")
+
+
+def is_reached(held: int) -> bool:
+    """Whether what is opened can be come to by its own path with the rights that we have now: links in /proc lead to
+    what is open, past folders that would not let one in."""
+    with suppress(OSError):
+        return os.path.samestat(os.stat(real_path_of(held)), os.fstat(held))
+    return False
+
+
 def _opened_as(path: str, uid: int) -> int:
     """A directory, opened with the rights of *uid*: what it may not enter, it does not get by naming it as its own."""
     os.setgroups([])
@@ -167,7 +180,7 @@ def _opened_as(path: str, uid: int) -> int:
     os.seteuid(uid)
     try:
         held = os.open(path, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
-        if not os.access(f"/proc/self/fd/{held}", os.X_OK, effective_ids=True):
+        if not os.access(f"/proc/self/fd/{held}", os.X_OK, effective_ids=True) or not is_reached(held):
             raise PermissionError(13, "Permission denied")
         return held
     finally:

@@ -18,6 +18,14 @@ from .user_environments import make_environments
 
 HOME, TMP, SECRETS = "home", "tmp", "secrets"
 """In the attempt's folder: its home, what it has for /tmp, and where its secrets are mounted."""
+OWN_CWD = "cwd"
+"""Its copy of a directory that came along (``AttemptDir.own_cwd``)."""
+
+
+def is_own_cwd(cwd: str, attempt: str) -> bool:
+    """Whether *cwd* is a directory that work is given in its attempt's folder: not that folder itself, which is the
+    agent's, and which a job can name, too."""
+    return cwd in (os.path.join(attempt, HOME), os.path.join(attempt, OWN_CWD))
 
 
 def make_own_folders(spec: ApartSpec, own_cwd: Path) -> None:

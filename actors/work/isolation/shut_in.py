@@ -17,7 +17,7 @@ from ..apart_records import ApartSpec
 from ..linux import die_with_parent
 from . import calls
 from .confine import is_below
-from .own_folders import HOME, TMP
+from .own_folders import HOME, TMP, is_own_cwd
 
 _PROGRAMS = ("/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32", "/opt", "/nix/store")
 _FACTS = ("/etc", "/sys", "/run/systemd/resolve", "/run/nscd")
@@ -33,7 +33,7 @@ def shut_in(spec: ApartSpec, cwd: str, parent_pid: int) -> None:
     attempt = spec["attempt"]
     own = [os.path.join(attempt, HOME), os.path.join(attempt, TMP), *spec.get("own", ())]
     own += [spec["environments"]] if "environments" in spec else []
-    if is_below(cwd, attempt):
+    if is_own_cwd(cwd, attempt):
         own.append(cwd)
     elif any(is_below(folder, cwd) or is_below(cwd, folder) for folder in spec["hidden"]):
         raise PermissionError(errno.EACCES, "files of the agent are in that directory, or around it")

@@ -10,7 +10,7 @@ which all share at ``basic``, but the uid's own, and other users' work has no wa
 Under an agent that is not root the place of UID has a digest of the user's name. Nothing in the folder is opened by us
 while work may have it: what removes it first gives it another name, in a folder that is ours.
 
-Bound: the folders of USERS_MAX users. For another one that was used longest ago goes, never one in use. What is in one
+Bound: what USERS_MAX users have built. For another one that was used longest ago goes, never one in use. What is in one
 is bounded by the work that builds there, by the settings for the host's.
 """
 
@@ -48,7 +48,7 @@ def hold_environments(folder: Path) -> int:
 
 def make_environments(folder: Path, uid: int) -> None:
     """Have the folder be there, of that uid (0: ours), held by whoever asks. Raises OSError."""
-    if folder.exists():
+    if _has_any(folder):
         return
     _make_room(folder.parent.parent, folder.parent)
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -56,18 +56,34 @@ def make_environments(folder: Path, uid: int) -> None:
         os.chown(folder, uid, uid)
 
 
+def _has_any(folder: Path) -> bool:
+    """Whether anything is in it: each session has one, and most build nothing there."""
+    try:
+        held = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+    except FileNotFoundError:
+        return False
+    try:
+        with os.scandir(held) as listed:
+            return next(listed, None) is not None
+    finally:
+        os.close(held)
+
+
 def _make_room(users_dir: Path, but: Path) -> None:
     """Remove the folders of others until there is room for one more, as far as they are not in use."""
     found: list[tuple[float, Path]] = []
     for place in users_dir.iterdir():
         with suppress(OSError):
-            if place != but and (place / NAME).exists():
+            for left_over in place.glob(f"{NAME}.*"):  # of who was killed while it removed
+                if left_over.name != LOCK:
+                    _clear(left_over)
+            if place != but and _has_any(place / NAME):
                 found.append(((place / LOCK).stat().st_mtime, place))
-    left = len(found)
+    count = len(found)
     for _, place in sorted(found):
-        if left < USERS_MAX:
+        if count < USERS_MAX:
             return
-        left -= _removed(place)
+        count -= _removed(place)
 
 
 def _removed(place: Path) -> bool:
@@ -83,10 +99,14 @@ def _removed(place: Path) -> bool:
         return False
     finally:
         os.close(lock)
+    _clear(gone)
+    return True
+
+
+def _clear(gone: Path) -> None:
     if os.geteuid() != 0:
         # Packages are in folders that nobody may write. A work's own folders may be too many on one way for a walk.
         with suppress(OSError, RecursionError):
             for *_, fd in os.fwalk(gone):
                 os.fchmod(fd, 0o700)
     remove_tree(gone)
-    return True

@@ -18,7 +18,8 @@ from actorgrid.errors import NotARegularFile
 
 from ..work_records import WorkSpec
 from . import calls
-from .confine import lies_in
+from .confine import is_reached, lies_in, real_path_of
+from .own_folders import is_own_cwd
 
 FOLDER = os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC
 LISTED = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
@@ -57,6 +58,12 @@ def rights_of(owner: int | None) -> Iterator[None]:
         calls.be_dumpable()  # or our own files of /proc would stay the kernel's
 
 
+def _is_agents(path: str, spec: WorkSpec) -> bool:
+    """Whether files of the agent lie there, or around it, and its own uid would not keep the work from them."""
+    hidden = spec["apart"]["hidden"] if os.geteuid() != 0 else []
+    return any(lies_in(folder, path) or lies_in(path, folder) for folder in map(os.path.realpath, hidden))
+
+
 class WorkFolder:
     """The directory in which an attempt runs, for its shim. *attempt*: the attempt's folder."""
 
@@ -64,11 +71,15 @@ class WorkFolder:
         self.owner = owner_of(spec)
         self.path = spec.get("cwd", "/")
         # What lies there is made before the work begins, in a folder in which it can replace nothing.
-        self._is_own = os.path.isabs(self.path) and lies_in(os.path.normpath(self.path), str(attempt))
+        self._is_own = is_own_cwd(self.path, str(attempt))
         self._held = -1
         if self.owner is not None and not self._is_own and ("outputs" in spec or "checkpoint" in spec):
             with rights_of(self.owner), suppress(OSError):  # then it cannot begin there either
-                self._held = os.open(self.path, FOLDER)
+                held = os.open(self.path, FOLDER)
+                if is_reached(held) and not _is_agents(real_path_of(held), spec):
+                    self._held = held
+                else:
+                    os.close(held)
 
     @property
     def may_be_entered(self) -> bool:
