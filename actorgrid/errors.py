@@ -47,6 +47,7 @@
   + NotAllowed
   + TrustError
     - CertificateRefused
+    - StatementRefused
     - WrongCluster
     - HostRemoved
     - UnknownJoinToken
@@ -451,6 +452,11 @@ class TrustError(ActorGridError):
 
 class CertificateRefused(TrustError):
     """A certificate, or a request for one, is not what this cluster's authority issues."""
+
+
+class StatementRefused(TrustError):
+    """Who votes was not stated by the cluster's authority for this host and in answer to its question, or is older
+    than what it has been told."""
 
 
 class WrongCluster(TrustError):

@@ -53,6 +53,7 @@ from .refused_snapshots import RefusedSnapshots
 from .replica import Replica
 from .stalls import Stalls
 from .subscribers import Subscribers
+from .voter_inquiries import NEWCOMER_HINT
 from .waiting_proposals import WaitingProposals, not_leader, not_taken
 
 if TYPE_CHECKING:
@@ -122,6 +123,7 @@ class Consensus(Server):
                 self.runtime.in_place,
                 plan is None or plan.founding,
                 self.host.newest_grant,
+                plan and plan.told,
             )
             self._disk_space = DiskSpace(self._replica, self.host.paths, self.host.settings)
             self._queries = Queries(self._replica.ledger, self._replica.history)
@@ -130,16 +132,7 @@ class Consensus(Server):
             if plan is not None:  # before the replica starts: what it says to the other voters goes out by these
                 from .raft_links import RaftLinks  # TLS and X.509 come with it: 5 MB that a host alone does without
 
-                self._links = RaftLinks(
-                    self.runtime,
-                    plan,
-                    lambda: self._replica.ledger.members,
-                    lambda: self._replica.ledger.removed,
-                    self._departures.refused,
-                    self._step,
-                    self._replica.unreachable,
-                    self._replica.outgoing_snapshot,
-                )
+                self._links = RaftLinks(self, plan, self._replica, self._departures.refused, self._step)
             self._replica.start()
         self.every(LONE_TICK_S if plan is None else TICK_S, self._replica.tick)
         self.every(HOUSEKEEPING_S, self._keep_house)
@@ -166,7 +159,8 @@ class Consensus(Server):
                 if refused is not None:
                     self.failed(refused)
                     return
-                self.log.warning("starting without a leader of the ledger: %s", error)
+                hint = f"; {NEWCOMER_HINT}" if self._replica.lacks_electorate else ""
+                self.log.warning("starting without a leader of the ledger: %s%s", error, hint)
             self._ready.set(None)
 
     def stop(self, reason: str) -> None:
@@ -190,7 +184,7 @@ class Consensus(Server):
             self._stalls.look(self.runtime.monotonic(), self._replica.status())
             if self._links is not None and not self._is_led():
                 # Any voter may say who leads, or that this host is no member any more.
-                self._links.seek(self._replica.members.voters)
+                self._links.seek()
             self._give_up()
 
     def _give_up(self) -> None:
@@ -508,6 +502,8 @@ class Consensus(Server):
             await self._linearizable()
         if query.kind == "status":
             return self.status()
+        if query.kind == "electorate":
+            return self._replica.electors()
         if query.kind == "index":
             return self._replica.ledger.index
         if query.kind == "files_in_use":

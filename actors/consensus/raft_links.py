@@ -6,14 +6,15 @@ import logging
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import actorgrid
 from actorgrid.actors.ledger.commands import FoundCluster
 from actorgrid.actors.ledger.record_types import MemberRecord, RemovedRecord
 from actorgrid.actors.raft.codec import MessageEncoder, decode_message
-from actorgrid.actors.raft.messages import Message, RaftSnapshot
+from actorgrid.actors.raft.messages import Message
 from actorgrid.errors import FrameTooLarge, MailboxFull, MalformedMessage
+from actorgrid.supervisors.server import Server
 from actorgrid.transports.peer.calls import NetLoop, OnCast, OnStream
 from actorgrid.transports.peer.frames import PAYLOAD_BYTES_MAX
 from actorgrid.transports.peer.hosts import PeerHosts
@@ -23,8 +24,13 @@ from actorgrid.transports.peer.net import PeerNet, Resolve
 from .bulk_snapshots import BulkSnapshots
 from .large_messages import LargeMessages
 from .member_links import addresses_of, refusal
+from .voter_inquiries import Retell, ToldVoters, VoterInquiries
 
-TARGET = "raft"
+if TYPE_CHECKING:
+    from .replica import Replica
+
+TARGET, INQUIRY_TARGET = "raft", "voters"
+INQUIRED_MAX = 16
 SOUGHT_MAX = 5
 """Links to members that are kept ready while no voter is known."""
 GOODBYE_S = 3.0
@@ -49,7 +55,8 @@ class VoterPlan:
 
     ``node`` is its number there. ``founding``: it began the cluster by itself; else its log comes from others.
     ``seeds`` are members as it was told when it joined, by host id; they count until the ledger has come to its own
-    entry, behind which all of theirs are.
+    entry, behind which all of theirs are; where ``stated`` says as of which epoch and index of the log they are the
+    voters, until it has come there.
     """
 
     node: int
@@ -60,33 +67,37 @@ class VoterPlan:
     """Has the net use what lies on disk now for its next links."""
     founds: FoundCluster | None = None
     """The command that makes the ledger a cluster's, for its first host to propose once it leads."""
+    stated: tuple[int, int] | None = None
+    retell: Retell | None = None
+    """Takes another statement of who votes."""
+
+    @property
+    def told(self) -> ToldVoters | None:
+        """Who votes, as a voter has signed it for this host; ``None`` where nobody did."""
+        return None if self.stated is None else ToldVoters(self.stated, self.seeds)
 
 
 class RaftLinks:
     """This host's links to the other voters and learners: Raft's messages out, and in once their sender is checked.
 
-    *members* gives the ledger's, *removed* those that were; *on_refused* is told which host refused this one with
-    which words; *on_message* is given each message that is of whom it says, and that host; *snapshot_of* gives the
-    snapshot that is on its way to a node.
+    *replica* has the ledger with its members, and who votes. *on_refused* is told which host refused this one with
+    which words; *on_message* is given each message that is of whom it says, and that host.
     """
 
     def __init__(
         self,
-        loop: NetLoop,
+        server: Server,
         plan: VoterPlan,
-        members: Callable[[], Members],
-        removed: Callable[[], Mapping[str, RemovedRecord]],
+        replica: Replica,
         on_refused: Callable[[str, str], None],
         on_message: Callable[[str, Message], None],
-        on_unreachable: Callable[[int], None],
-        snapshot_of: Callable[[int], RaftSnapshot | None],
     ) -> None:
-        self._loop, self._members, self._removed = loop, members, removed
-        self._seeds = plan.seeds
+        self._loop: NetLoop = server.runtime
+        self._replica = replica
+        self._seeds, self._stated = plan.seeds, plan.stated
         self._node = plan.node
         self._seeded = bool(plan.seeds)
         self._on_message = on_message
-        self._on_unreachable = on_unreachable
         self.refused: Counter[str] = Counter()
         self._hosts: dict[int, str] = {}
         self._encoder = MessageEncoder()
@@ -94,16 +105,19 @@ class RaftLinks:
         self._large = LargeMessages(
             lambda host_id, target, head: self._net.open_stream(host_id, target, head), self._take_body, self._lost
         )
-        self._net = plan.make_net(loop, self._resolve, self._admit, self._take, self._large.take)
+        self._inquiries = VoterInquiries(server, plan.retell, self)
+        self._net = plan.make_net(self._loop, self._resolve, self._admit, self._take, self._large.take)
         self._net.on_refused = on_refused
         self._bulk: BulkSnapshots | None = None
         if isinstance(self._net, PeerNet):  # there are no threads in a net in memory
-            self._bulk = BulkSnapshots(loop, self._net, actorgrid.__version__, snapshot_of, on_message)
+            self._bulk = BulkSnapshots(
+                self._loop, self._net, actorgrid.__version__, replica.outgoing_snapshot, on_message
+            )
         self.members_changed()
 
     def member_changed(self, host_id: str, gone: bool) -> None:
         """Follow a change of one member's record. One that left in order keeps its links a little, to hear of it."""
-        removed = self._removed().get(host_id)
+        removed = self._removed.get(host_id)
         if gone and removed is not None and removed.get("left"):
             self._loop.after(GOODBYE_S, self.members_changed)
         else:
@@ -120,9 +134,14 @@ class RaftLinks:
         """Have links to these nodes ready."""
         self._net.keep([self._hosts[node] for node in nodes if node in self._hosts])
 
-    def seek(self, voters: Sequence[int]) -> None:
-        """Look for a leader: have links to *voters* ready, or to some members while no voter is known."""
-        self.keep(voters or list(self._hosts)[:SOUGHT_MAX])
+    def seek(self) -> None:
+        """Look for a leader: have links to the voters ready, or to some members while no voter is known.
+
+        Where the log is older than what this host was told of who votes, ask who does now.
+        """
+        self.keep(self._replica.members.voters or list(self._hosts)[:SOUGHT_MAX])
+        if self._replica.lacks_electorate:
+            self._inquiries.ask()
 
     def send(self, messages: Sequence[Message]) -> None:
         """Send each message, or lose it as Raft expects of a network; where too much waits, the core is told."""
@@ -142,7 +161,35 @@ class RaftLinks:
             except (MailboxFull, FrameTooLarge) as error:
                 log.debug("to %s: %s", host_id, error)
                 self.refused[error.code] += 1
-                self._on_unreachable(message.to)
+                self._replica.unreachable(message.to)
+
+    # -- what inquiries about who votes need (see ``voter_inquiries.Surroundings``)
+
+    @property
+    def members(self) -> Members:
+        """See ``Surroundings``."""
+        return self._replica.ledger.members
+
+    def voters(self) -> list[str]:
+        """See ``Surroundings``."""
+        return [id for id, record in self.members.items() if self._replica.votes(int(record["node"]))]
+
+    def linked(self) -> list[str]:
+        """See ``Surroundings``."""
+        return [id for node, id in self._hosts.items() if node != self._node][:INQUIRED_MAX]
+
+    def told(self, told: ToldVoters) -> None:
+        """See ``Surroundings``."""
+        self._replica.told_voters(told)
+        self._seeds, self._stated, self._seeded = told.members, told.position, True
+        self.members_changed()
+
+    def inquire(self, host_id: str, body: bytes) -> None:
+        """See ``Surroundings``."""
+        try:
+            self._net.cast(host_id, INQUIRY_TARGET, body)
+        except (MailboxFull, FrameTooLarge) as error:
+            self.refused[error.code] += 1
 
     def renew(self) -> None:
         """Use this host's new certificate and trust anchors, which lie on disk, for the next links."""
@@ -171,21 +218,32 @@ class RaftLinks:
     # -- what the net asks
 
     def _known(self) -> Members:
-        members = self._members()
+        members = self.members
         if not self._seeded:
             return members
-        if any(record["node"] == self._node for record in members.values()):
+        if self._stated is None:
+            known = any(record["node"] == self._node for record in members.values())
+        else:
+            known = (self._replica.ledger.epoch, self._replica.ledger.index) >= self._stated
+        if known:
             self._seeded = False
             return members
         return {**members, **self._seeds}
+
+    @property
+    def _removed(self) -> Mapping[str, RemovedRecord]:
+        return self._replica.ledger.removed
 
     def _resolve(self, host_id: str) -> list[tuple[str, int]]:
         return addresses_of(self._known().get(host_id), "raft")
 
     def _admit(self, host_id: str, fingerprint: str) -> str | None:
-        return refusal(host_id, self._known().get(host_id), fingerprint, self._removed().get(host_id))
+        return refusal(host_id, self._known().get(host_id), fingerprint, self._removed.get(host_id))
 
     def _take(self, host_id: str, target: str, body: bytes) -> None:
+        if target == INQUIRY_TARGET:
+            self._inquiries.came(host_id, body)
+            return
         if target != TARGET:
             self.refused["to another target"] += 1
             return
@@ -196,7 +254,7 @@ class RaftLinks:
         if node is None:
             return
         self.refused["a large message was lost"] += 1
-        self._on_unreachable(node)
+        self._replica.unreachable(node)
 
     def _take_body(self, host_id: str, body: bytes) -> None:
         try:

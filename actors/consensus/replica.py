@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Protocol
 
 from actorgrid.actors.files.disk_reserve import DiskReserve
+from actorgrid.actors.ledger.query_answers import Electors
 from actorgrid.actors.ledger.state import Ledger
 from actorgrid.actors.raft.core import RaftCore
 from actorgrid.actors.raft.messages import (
@@ -42,6 +43,7 @@ from actorgrid.errors import ActorGridError, DiskFull, LedgerRefused, LedgerTooN
 from .apply import AppliedEntry, apply_entry
 from .history import WRITE_AT_ROWS, History
 from .stored_state import restore_stored
+from .voter_inquiries import ToldVoters
 
 UNCOMMITTED_BYTES_MAX = 64 * 2**20
 """Of proposals that a leader takes before they are committed: they are held in memory until then."""
@@ -91,7 +93,7 @@ class Replica:
 
     Raises LogCorrupted, LogFailed or DiskFull when what is on the disk cannot be trusted or not be opened.
     *in_place*: everything happens within the call that asks for it (see ``LogWriter``). *newest_grant*: what this host
-    last acted upon, which the log must hold.
+    last acted upon, which the log must hold. *told*: who votes, as it was told when it joined.
     """
 
     def __init__(
@@ -104,6 +106,7 @@ class Replica:
         in_place: bool = False,
         founding: bool = True,
         newest_grant: KnownGrant | None = None,
+        told: ToldVoters | None = None,
     ) -> None:
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         self.node = node
@@ -113,6 +116,7 @@ class Replica:
         self.term = 0
         self._led = 0
         self._listener = listener
+        self._told = told
         self._in_place = in_place
         self.batches_total = 0
         self._under_way: Ready | None = None
@@ -142,6 +146,7 @@ class Replica:
                     message_bytes_max=MESSAGE_BYTES_MAX,
                     snapshot_chunk_bytes=MESSAGE_BYTES_MAX,
                     snapshot_check=self._fits,
+                    electorate=frozenset() if self._told is None or not self.lacks_electorate else self._told.nodes,
                 )
                 self._core = RaftCore(config, self._storage, random.Random())  # nosec B311 - who campaigns first
                 self._writer = LogWriter(self._storage, marker, boot_id, self.reserve, in_place)
@@ -216,6 +221,21 @@ class Replica:
     def votes(self, node: int) -> bool:
         """Whether *node* is a voter, as of what is applied here."""
         return node in self.members.voters or node in self.members.voters_outgoing
+
+    @property
+    def lacks_electorate(self) -> bool:
+        """Whether the log here is older than what this host was told of who votes."""
+        return self._told is not None and (self.ledger.epoch, self._storage.last_index()) < self._told.position
+
+    def told_voters(self, told: ToldVoters) -> None:
+        """Take another statement of who votes in place of the last one."""
+        self._told = told
+        self._core.told_electorate(told.nodes if self.lacks_electorate else frozenset())
+
+    def electors(self) -> Electors:
+        """Who votes, as of what is applied here."""
+        nodes = sorted({*self.members.voters, *self.members.voters_outgoing})
+        return {"nodes": nodes, "epoch": self.ledger.epoch, "index": self.ledger.index, "term": self.ledger.term}
 
     def unreachable(self, node: int) -> None:
         """Tell the core that a message to *node* was lost on this side."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import re
 import secrets
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import asdict, dataclass, field, replace
 from time import time
 from typing import cast
@@ -22,9 +22,10 @@ from actorgrid.actors.files.identity import ensure_host_id, write_atomically
 from actorgrid.actors.ledger.record_types import MemberRecord
 from actorgrid.configs.paths import HostPaths
 from actorgrid.configs.schema import Settings
-from actorgrid.errors import CertificateRefused, DataDirUnusable, InvalidSetting, WrongState
+from actorgrid.errors import CertificateRefused, DataDirUnusable, InvalidSetting, StatementRefused, WrongState
 
 from ..consensus.raft_links import VoterPlan
+from ..consensus.voter_inquiries import ToldVoters
 from ..gpu.host_capacity import host_cpu_milli, host_memory_mib
 from ..ledger.commands import FoundCluster
 from ..ledger.join_tokens import JoinToken, read_token
@@ -39,9 +40,11 @@ from ..security.host_material import (
     store_material,
 )
 from ..security.join_client import MemberAddress, join, read_member
-from ..security.join_messages import Capabilities, JoinWelcome
+from ..security.join_messages import Capabilities
+from ..security.joiner import Joined
 from ..security.keys import ensure_wrap_key, load_authority, new_private_key, store_authority
 from ..security.trust_bundle import first_bundle
+from ..security.voters_statement import StatedVoters, check_voters
 from .raft_net import RaftNet
 from .start_checks import refuse_foreign_address
 
@@ -64,7 +67,8 @@ class JoinOrder:
 class Enrolment:
     """A host's place in a cluster: which cluster, which node of it, and where the host listens for the others.
 
-    ``seeds``: the members it was told of when it joined, as ``VoterPlan`` takes them.
+    ``seeds``: the members it was told of when it joined, as ``VoterPlan`` takes them. ``stated``: epoch and index of the
+    log as of which a voter has signed that they are those that vote; empty in what a version before has kept.
     """
 
     cluster_id: str
@@ -73,6 +77,12 @@ class Enrolment:
     address: str
     base_port: int
     seeds: dict[str, MemberRecord] = field(default_factory=dict)
+    stated: list[int] = field(default_factory=list)
+
+    @property
+    def position(self) -> tuple[int, int] | None:
+        """``stated``, as it is compared; ``None`` where nobody has signed who votes."""
+        return (self.stated[0], self.stated[1]) if self.stated else None
 
     @property
     def listens(self) -> dict[str, str]:
@@ -105,7 +115,38 @@ class Enrolment:
         founds = None
         if self.founding:
             founds = FoundCluster(self.cluster_id, host_id, self.listens, material.identity.fingerprint, at=time())
-        return VoterPlan(self.node, net, self.founding, self.seeds, net.renew, founds)
+        retell = None if self.founding else StatementKeeper(paths, host_id)
+        return VoterPlan(self.node, net, self.founding, self.seeds, net.renew, founds, self.position, retell)
+
+
+@dataclass(frozen=True, slots=True)
+class StatementKeeper:
+    """Takes what a voter has signed, later, of who votes (``consensus/voter_inquiries.Retell``): for a start that
+    finds none of the voters that it was told of, and for those after it."""
+
+    paths: HostPaths
+    host_id: str
+
+    def __call__(self, statement: bytes, challenges: Collection[bytes]) -> ToldVoters:
+        """The voters, on disk when this returns. Raises StatementRefused, MalformedMessage, WrongCluster, and what is
+        wrong with this host's files."""
+        enrolment, material = kept_enrolment(self.paths), load_material(self.paths.security_dir, time())
+        if enrolment is None or material is None:
+            raise DataDirUnusable("this host has no place in a cluster any more", asked=str(self.paths.cluster_file))
+        fingerprint = material.identity.fingerprint
+        stated = check_voters(statement, material.bundle, self.host_id, fingerprint, challenges)
+        # A voter that lags, or was cut off, may mean well; but who voted then may have been removed since.
+        if enrolment.position is not None and stated.position < enrolment.position:
+            raise StatementRefused(
+                "who votes was stated as of an earlier entry than the last time",
+                asked=f"entry {enrolment.stated[1]} of epoch {enrolment.stated[0]}, or a later one",
+                found=f"entry {stated.index} of epoch {stated.epoch}",
+                hint="it is asked again; after a recovery from one survivor, join again with a new token",
+            )
+        newer = replace(enrolment, seeds=_seeds(stated, self.host_id), stated=list(stated.position))
+        if newer.seeds != enrolment.seeds:  # else it asks on, and would write every two seconds
+            _keep(self.paths, newer)
+        return ToldVoters(stated.position, newer.seeds)
 
 
 def https_port(address: str, base_port: int) -> int:
@@ -251,29 +292,31 @@ def _join(
             found=str(paths.ledger_dir),
             hint="give an empty directory with --data-dir; the host that has the jobs can begin the cluster (--listen)",
         )
-    welcome, address, material = _visit(paths, settings, token, member, say)
+    joined, address, material = _visit(paths, settings, token, member, say)
+    welcome, stated = joined.welcome, joined.stated
     say(f"let in to cluster {welcome.cluster_id} as node {welcome.node}")
-    base_port = settings.cluster.base_port
-    return Enrolment(welcome.cluster_id, welcome.node, False, address, base_port, _seeds(welcome)), material
+    base_port, seeds = settings.cluster.base_port, _seeds(stated, welcome.host_id)
+    place = Enrolment(welcome.cluster_id, welcome.node, False, address, base_port, seeds, list(stated.position))
+    return place, material
 
 
 def _join_again(
     enrolment: Enrolment, paths: HostPaths, settings: Settings, order: JoinOrder, say: Callable[[str], None]
 ) -> tuple[Enrolment, HostMaterial]:
     """A member that the others do not believe any more, because its certificate ran out, or its authority went while
-    it was away: a token gives it another, for the key that they know it by."""
+    it was away: a token gives it another, for the key that they know it by. Or one that never got the log, and has
+    to hear anew who votes."""
     try:
         load_material(paths.security_dir, time())
     except CertificateRefused as error:
         say(f"joining again: {error.message}")
     else:
-        raise WrongState(
-            f"this host is a member of cluster {enrolment.cluster_id} already",
-            asked=f"--join {order.member}",
-            found=str(paths.cluster_file),
-            hint="start it without --join; to join another cluster, give an empty directory with --data-dir",
-        )
-    welcome, address, material = _visit(paths, settings, read_token(order.token), read_member(order.member), say)
+        if _lacks_log(enrolment, paths):
+            say("joining again: this host has not had the ledger since it joined")
+        else:
+            raise _member_already(enrolment, paths, order)
+    joined, address, material = _visit(paths, settings, read_token(order.token), read_member(order.member), say)
+    welcome, stated = joined.welcome, joined.stated
     if (welcome.cluster_id, welcome.node) != (enrolment.cluster_id, enrolment.node):
         raise WrongState(
             "the cluster takes this host for a new one, and its data is that of another",
@@ -281,16 +324,42 @@ def _join_again(
             found=f"node {welcome.node} of {welcome.cluster_id}",
             hint="join in an empty directory (--data-dir)",
         )
-    again = replace(enrolment, address=address, base_port=settings.cluster.base_port, seeds=_seeds(welcome))
+    again = replace(
+        enrolment,
+        address=address,
+        base_port=settings.cluster.base_port,
+        seeds=_seeds(stated, welcome.host_id),
+        stated=list(stated.position),
+    )
     store_material(paths.security_dir, material)
     _keep(paths, again)
     return again, material
 
 
+def _lacks_log(enrolment: Enrolment, paths: HostPaths) -> bool:
+    """Whether the log here is older than what this host was told of who votes. Raises as ``read_log``."""
+    # It reads the log with all that this needs, which no other start does.
+    from ..consensus.ledger_check import read_log
+
+    segments = paths.ledger_dir / "segments"
+    if enrolment.position is None or not segments.is_dir():
+        return enrolment.position is not None
+    return read_log(segments, 0, lambda *_: None).last_index < enrolment.position[1]
+
+
+def _member_already(enrolment: Enrolment, paths: HostPaths, order: JoinOrder) -> WrongState:
+    return WrongState(
+        f"this host is a member of cluster {enrolment.cluster_id} already",
+        asked=f"--join {order.member}",
+        found=str(paths.cluster_file),
+        hint="start it without --join; to join another cluster, give an empty directory with --data-dir",
+    )
+
+
 def _visit(
     paths: HostPaths, settings: Settings, token: JoinToken, member: MemberAddress, say: Callable[[str], None]
-) -> tuple[JoinWelcome, str, HostMaterial]:
-    """Ask a member to be let in; gives its welcome, and the address of this host."""
+) -> tuple[Joined, str, HostMaterial]:
+    """Ask a member to be let in; gives what came of it, and the address of this host."""
     host_id, key = ensure_host_id(paths), ensure_host_key(paths.security_dir)
     addresses: list[str] = []
 
@@ -306,17 +375,18 @@ def _visit(
             settings.cluster.rack or None,
         )
 
-    welcome = join(member, token, host_id, key, capabilities, say)
-    return welcome, addresses[0], HostMaterial(key, welcome.certificate, welcome.bundle)
+    joined = join(member, token, host_id, key, capabilities, say)
+    return joined, addresses[0], HostMaterial(key, joined.welcome.certificate, joined.welcome.bundle)
 
 
-def _seeds(welcome: JoinWelcome) -> dict[str, MemberRecord]:
+def _seeds(stated: StatedVoters, own: str) -> dict[str, MemberRecord]:
     seeds = {
         voter.host_id: {
             "node": voter.node,
             "addresses": {"raft": voter.raft, "calls": voter.calls},
             "fingerprints": [voter.fingerprint],
         }
-        for voter in welcome.voters
+        for voter in stated.voters
+        if voter.host_id != own
     }
     return cast("dict[str, MemberRecord]", seeds)  # as much of their records as links go by

@@ -117,6 +117,12 @@ class JoinClaim:
         )
         return _CLAIM_LABEL + b"".join(len(part).to_bytes(4, "big") + part for part in parts)
 
+    @property
+    def challenge(self) -> bytes:
+        """What the answer to this very claim is known by: nobody can know it before, as the request's signature has
+        chance in it."""
+        return hashlib.sha256(self.transcript()).digest()
+
     def signed(self, token: JoinToken) -> JoinClaim:
         """The same claim with the signature of the token's holder."""
         return replace(self, signature=token._key().sign(self.transcript()))

@@ -148,6 +148,19 @@ class CommitStalls(TypedDict):
     """On the leader, by host: for how long it has taken nothing, of those that answer and lack what is committed."""
 
 
+class Electors(TypedDict):
+    """To ``electorate``: who votes, as of what is applied on this host."""
+
+    nodes: list[int]
+    """Those that vote, in both halves of a joint configuration."""
+    epoch: int
+    """As in ``status``."""
+    index: int
+    """As in ``status``."""
+    term: int
+    """As in ``status``."""
+
+
 class LedgerStatus(CommitStalls):
     """To ``status``: the ledger on this host."""
 

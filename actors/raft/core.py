@@ -198,6 +198,10 @@ class RaftCore:
             return
         self._handlers[msg.kind](msg)
 
+    def told_electorate(self, voters: frozenset[int]) -> None:
+        """Take *voters* in place of ``RaftConfig.electorate``."""
+        self._electorate.told(voters)
+
     def hears_leader(self) -> bool:
         """Whether a leader was heard so lately that votes against it are not even considered.
 

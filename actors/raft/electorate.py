@@ -3,8 +3,9 @@
 A member's link proves which node speaks, not that it votes. A leader's words, a candidate's, and a later term count
 from those that vote in a configuration that this node has seen: the one it applied, those of its log, committed or
 not, those from before. What it has seen may be old: it was away, and a voter of today was none then. For such a sender
-it asks the voters that it knows, and one of them is enough: it could speak as a leader itself. A node that knows no
-configuration yet believes the members it was given when it joined. Why so: docs/decisions/0017.
+it asks the voters that it knows, and one of them is enough: it could speak as a leader itself. A node whose log is
+older than what it was told when it joined (``RaftConfig.electorate``) knows those voters, too; one that was told nothing,
+and has no configuration yet, believes every member. Why so: docs/decisions/0017, 0096.
 
 Bound: ``ASKED_MAX`` senders asked for, each once in ``election_ticks``.
 """
@@ -33,6 +34,7 @@ class Electorate:
     def __init__(self, config: RaftConfig, configuration: Configuration, log: RaftLog) -> None:
         self._node, self._pause = config.node, config.election_ticks
         self._known: set[int] = set(configuration.all_voters)
+        self._told = config.electorate
         self._asked: dict[int, int] = {}
         self._ticks = 0
         self.refused: Counter[str] = Counter()
@@ -42,6 +44,11 @@ class Electorate:
             page = log.entries(at, log.last_index + 1, SCAN_BYTES)
             self.read(page)
             at += len(page)
+
+    def told(self, voters: frozenset[int]) -> None:
+        """Take *voters* in place of those that this node was told of before."""
+        self._told = voters
+        self._asked.clear()  # of voters that may be gone: ask these
 
     def tick(self) -> None:
         """Take one tick."""
@@ -68,12 +75,12 @@ class Electorate:
 
     def knows(self, node: int) -> bool:
         """Whether *node* votes, or did, as far as is known here."""
-        return node in self._known
+        return node in self._known or node in self._told
 
     def counts(self, msg: Message, term: int, leader: int) -> bool:
         """Whether *msg* may do what it says to a node in *term* that follows *leader*."""
-        if not self._known or msg.sender in self._known:
-            return True  # a node that knows nobody has just joined: it could never hear of any leader otherwise
+        if self.knows(msg.sender) or not (self._known or self._told):
+            return True  # who was told nothing, and has just joined, could never hear of any leader otherwise
         # Of a leader not known to vote: only an old one, which is told of the later term, or the one followed already.
         if msg.kind in FROM_LEADER:
             return msg.term < term or (msg.sender == leader and msg.term == term)
@@ -90,12 +97,12 @@ class Electorate:
         if len(self._asked) >= ASKED_MAX if since is None else self._ticks - since < self._pause:
             return []
         self._asked[node] = self._ticks
-        voters = sorted(self._known - {self._node, node})
+        voters = sorted((self._known | self._told) - {self._node, node})
         return [vote_request("pre_vote", voter, self._node, term, log, asked=node) for voter in voters]
 
     def answered(self, msg: Message) -> None:
         """Take a voter's answer to a question whether a node votes."""
-        if msg.kind == "pre_vote_reply" and msg.sender in self._known and msg.index in self._asked:
+        if msg.kind == "pre_vote_reply" and self.knows(msg.sender) and msg.index in self._asked:
             self._known.add(msg.index)
             del self._asked[msg.index]
 

@@ -256,7 +256,8 @@ class RaftConfig:
     at most ``apply_bytes_max`` of committed entries (but one at least). A snapshot travels in chunks of
     ``snapshot_chunk_bytes``, ``snapshot_chunks_inflight`` at a time; one of more than ``snapshot_bytes_max`` is not
     received, nor one that ``snapshot_check`` says no to: the state machine's word on its bytes, before they count. What
-    it raises comes out of ``step``, and nothing of the snapshot was taken.
+    it raises comes out of ``step``, and nothing of the snapshot was taken. ``electorate``: who votes, as this node was
+    told when it joined, for as long as its log is older than that. With an empty log and none, it believes every member.
     """
 
     node: int
@@ -275,6 +276,7 @@ class RaftConfig:
     snapshot_chunks_inflight: int = 4
     snapshot_bytes_max: int = 2**30
     snapshot_check: Callable[[RaftSnapshot], bool] | None = None
+    electorate: frozenset[int] = frozenset()
 
     def __post_init__(self) -> None:
         assert self.node > NO_NODE, "node ids count from 1"

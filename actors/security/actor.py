@@ -19,8 +19,8 @@ import actorgrid
 from actorgrid.actors.ledger.answers import MemberAnswer, RevokeAnswer
 from actorgrid.actors.ledger.credential_records import JoinTokenRecord
 from actorgrid.actors.ledger.join_tokens import ID_BYTES, NONCE_BYTES, SECRET_BYTES, make_token
-from actorgrid.actors.ledger.query_answers import LedgerStatus
-from actorgrid.errors import ActorGridError, BadRequest, KeyUnusable, Overloaded, PortInUse
+from actorgrid.actors.ledger.query_answers import Electors
+from actorgrid.errors import ActorGridError, BadRequest, KeyUnusable, Overloaded, PortInUse, WrongState
 from actorgrid.supervisors.server import handles
 
 from ..ledger.client import LEADERLESS_S, LedgerClient, LedgerFollower
@@ -30,10 +30,11 @@ from .host_material import HostMaterial, load_material
 from .join_acceptor import JoinAcceptor, Redeem
 from .join_connection import JoinConnection
 from .join_log import JoinLog
-from .join_messages import VOTERS_MAX, JoinWelcome, VoterAddress
-from .messages import MakeJoinToken, RenewCertificate, RotateAuthority, ShowTrust, TakeBackJoinToken
+from .join_messages import JoinWelcome
+from .messages import MakeJoinToken, RenewCertificate, RotateAuthority, ShowTrust, StateVoters, TakeBackJoinToken
 from .tls_contexts import join_server_context
 from .trust_maintainer import TrustMaintainer
+from .voters_statement import VOTERS_MAX, StatedVoters, VoterAddress, sign_voters
 
 BACKLOG = 32
 TICK_S = 0.5
@@ -173,23 +174,36 @@ class JoinServer(LedgerFollower):
             version=asked.capabilities.software,
         )
         result: MemberAnswer = await self._ledger.propose(command, COMMIT_TIMEOUT_S)
-        status: LedgerStatus = await self.call("consensus", Query("status"))
+        stated = await self._stated(asked.claim.host_id, asked.request.fingerprint, asked.claim.challenge)
         return JoinWelcome(
             self._material.bundle.cluster_id,
             asked.claim.host_id,
             result["node"],
             certificate,
             self._material.bundle,
-            self._voters(status["voters"], status["leader"], asked.claim.host_id),
+            sign_voters(authority, stated),
+            tuple(voter for voter in stated.voters if voter.host_id != asked.claim.host_id),
         )
 
-    def _voters(self, nodes: list[int], leader: str | None, but: str) -> tuple[VoterAddress, ...]:
-        """The members that the new host hears from first: the leader, then the other voters."""
-        members = [
-            member
-            for host_id, member in self._ledger.members.items()
-            if host_id != but and (member["node"] in nodes or host_id == leader)
-        ]
+    async def _stated(self, host_id: str, fingerprint: str, challenge: bytes) -> StatedVoters:
+        """Who votes now, for that host."""
+        electors: Electors = await self.call("consensus", Query("electorate"))
+        return StatedVoters(
+            self._material.bundle.cluster_id,
+            host_id,
+            fingerprint,
+            challenge,
+            electors["epoch"],
+            electors["index"],
+            electors["term"],
+            time(),
+            self._voters(electors["nodes"]),
+        )
+
+    def _voters(self, nodes: list[int]) -> tuple[VoterAddress, ...]:
+        """Where those that vote are reached: the leader first."""
+        leader = self._ledger.leader
+        members = [member for member in self._ledger.members.values() if member["node"] in nodes]
         members.sort(key=lambda member: (member["host_id"] != leader, member["node"]))
         return tuple(
             VoterAddress(
@@ -202,6 +216,16 @@ class JoinServer(LedgerFollower):
             )
             for member in members[:VOTERS_MAX]
         )
+
+    @handles(StateVoters)
+    async def _state_voters(self, request: StateVoters) -> dict[str, Any]:
+        authority, member = self._maintainer.signing, self._ledger.members.get(request.host_id)
+        if authority is None:
+            raise self._maintainer.no_authority_key(f"say who votes to {request.host_id}")
+        if member is None:
+            raise WrongState("who votes is stated to members only", asked=request.host_id[:80])
+        stated = await self._stated(request.host_id, member["fingerprints"][-1], request.challenge)
+        return {"statement": sign_voters(authority, stated)}
 
     # -- tokens
 

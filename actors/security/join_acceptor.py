@@ -160,6 +160,7 @@ class JoinExchange:
         self._server = digest(certificate)
         self._decoder = FrameDecoder(MESSAGE_BYTES_MAX)
         self._stage = _Stage.NEW
+        self._version = VERSION_LOW
         self._deadline_s = now_s + CLAIM_TIMEOUT_S
 
     def begin(self, now_s: float) -> list[ExchangeInstruction]:
@@ -183,7 +184,8 @@ class JoinExchange:
             for frame in self._decoder.feed(data):
                 if self._stage is not _Stage.CLAIM:
                     raise MalformedMessage("a joining host has one message", found=str(frame[0])[:40])
-                out += self._examine(read_claim(frame, self._nonce, self._server), now_s, wall_s)
+                claim, self._version = read_claim(frame, self._nonce, self._server)
+                out += self._examine(claim, now_s, wall_s)
             return out
         except (UnknownJoinToken, MalformedMessage, MalformedBody, FrameTooLarge) as error:
             self._acceptor.token_rate_limit.count(self._source, now_s)
@@ -200,7 +202,7 @@ class JoinExchange:
             return []
         self._acceptor.welcomed += 1
         self._close()
-        return [SendBytes(encode(welcome)), Close()]
+        return [SendBytes(encode(welcome, self._version)), Close()]
 
     def refuse(self, error: ActorGridError) -> list[ExchangeInstruction]:
         """Answer that the ledger has not let the host in, or could not be asked."""

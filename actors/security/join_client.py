@@ -13,7 +13,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from actorgrid.actors.ledger.join_tokens import JoinToken
 from actorgrid.errors import BadRequest, HostUnreachable
 
-from .join_messages import Capabilities, JoinWelcome
+from .join_messages import Capabilities
 from .joiner import TIMEOUT_S, Close, Joined, Joiner, JoinerInstruction, JoinFailed, SendBytes
 from .tls_contexts import joiner_context
 
@@ -57,12 +57,12 @@ def join(
     key: ec.EllipticCurvePrivateKey,
     capabilities: Callable[[str], Capabilities],
     say: Callable[[str], None],
-) -> JoinWelcome:
+) -> Joined:
     """Ask *member* to let this host in; gives what it needs to be one.
 
     *capabilities* is given the address by which this host reaches the member. *say* hears how far it is, for people.
     Raises HostUnreachable when nobody listens there, and what ``Joiner`` ends with: UnknownJoinToken, JoinTokenUsed,
-    JoinTokenExpired, JoinTokenRevoked, WrongCluster, CertificateRefused, WrongState, CallTimeout, PeerGone, ...
+    JoinTokenExpired, JoinTokenRevoked, WrongCluster, CertificateRefused, StatementRefused, WrongState, CallTimeout, ...
     """
     say(f"calling {member}")
     try:
@@ -81,7 +81,7 @@ def join(
         ) from error
 
 
-def _visit(tls: ssl.SSLSocket, joiner: Joiner, say: Callable[[str], None]) -> JoinWelcome:
+def _visit(tls: ssl.SSLSocket, joiner: Joiner, say: Callable[[str], None]) -> Joined:
     shown = tls.getpeercert(binary_form=True)
     assert shown is not None, "a server of TLS 1.3 shows a certificate"
     tls.settimeout(_POLL_S)
@@ -102,13 +102,13 @@ def _visit(tls: ssl.SSLSocket, joiner: Joiner, say: Callable[[str], None]) -> Jo
 
 def _carry_out(
     tls: ssl.SSLSocket, instructions: list[JoinerInstruction], say: Callable[[str], None]
-) -> JoinWelcome | None:
+) -> Joined | None:
     for instruction in instructions:
         if isinstance(instruction, SendBytes):
             say("asking to be let in")
             tls.sendall(instruction.data)
         elif isinstance(instruction, Joined):
-            return instruction.welcome
+            return instruction
         elif isinstance(instruction, JoinFailed):
             raise instruction.error
         else:

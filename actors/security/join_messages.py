@@ -4,11 +4,15 @@ Frames as everywhere (``transports/frames.py``), of at most 128 KiB, each with o
 
     member   ["hello", {"versions": [low, high], "software", "cluster_id", "nonce", "bundle"}]
     joiner   ["claim", {"version", "token_id", "cluster_id", "host_id", "request", "capabilities", "signature"}]
-    member   ["welcome", {"cluster_id", "host_id", "node", "certificate", "bundle", "voters"}]
+    member   ["welcome", {"cluster_id", "host_id", "node", "certificate", "bundle", "statement"}]
     member   ["refused", {error}]     instead of hello or welcome
 
 ``bundle`` and ``certificate`` are public. ``request`` and ``capabilities`` are bytes, because the signature is over
-them as they are. No frame carries a secret.
+them as they are. ``statement`` says who votes, signed (``voters_statement.py``); its challenge is the claim's digest. No
+frame carries a secret.
+
+In version 1 a welcome has ``voters`` in place of it, which nobody has signed. A member still answers a host of that
+version so; a joiner takes no such welcome, from whatever member: a false one would only have to say that it is older.
 """
 
 from __future__ import annotations
@@ -34,11 +38,15 @@ from actorgrid.transports.frames import encode_frame
 from .certificate_requests import REQUEST_BYTES_MAX
 from .certificates import CERTIFICATE_BYTES_MAX, pem, read_certificate
 from .trust_bundle import TrustBundle, read_bundle
+from .voters_statement import STATEMENT_BYTES_MAX, VoterAddress, voter_row
 
-VERSION_LOW, VERSION_HIGH = 1, 1
+VERSION_LOW, VERSION_HIGH = 1, 2
+"""What a member speaks."""
+STATED_SINCE = 2
+"""The version from which on a welcome says who votes, signed: the least that a joiner speaks."""
 MESSAGE_BYTES_MAX = 128 * 1024
 CAPABILITIES_BYTES_MAX = 64 * 1024
-DEVICES_MAX, MEASURED_MAX, PLACES_MAX, VOTERS_MAX, TEXT_MAX = 256, 32, 8, 16, 200
+DEVICES_MAX, MEASURED_MAX, PLACES_MAX, TEXT_MAX = 256, 32, 8, 200
 _SIGNATURE_BYTES = 64
 
 Fields = dict[str, Any]
@@ -73,21 +81,6 @@ class Capabilities:
 
 
 @dataclass(frozen=True, slots=True)
-class VoterAddress:
-    """A voter's addresses for a joined host: its number in Raft, and HOST:PORT for Raft, for calls and for HTTP.
-
-    ``fingerprint``: of its key, by which its links are known before the new host has the ledger.
-    """
-
-    host_id: str
-    node: int
-    raft: str
-    calls: str
-    http: str
-    fingerprint: str = ""
-
-
-@dataclass(frozen=True, slots=True)
 class JoinHello:
     """The member's first words, before which the joiner sends nothing."""
 
@@ -100,14 +93,18 @@ class JoinHello:
 
 @dataclass(frozen=True, slots=True)
 class JoinWelcome:
-    """What makes a host a member. The authority's key is not part of it: that follows when it becomes a voter."""
+    """What makes a host a member. The authority's key is not part of it: that follows when it becomes a voter.
+
+    ``voters`` is what a host of version 1 is sent, ``statement`` what any later one is: of the two, one arrives.
+    """
 
     cluster_id: str
     host_id: str
     node: int
     certificate: x509.Certificate
     bundle: TrustBundle
-    voters: tuple[VoterAddress, ...]
+    statement: bytes
+    voters: tuple[VoterAddress, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,8 +114,8 @@ class JoinRefused:
     error: ActorGridError
 
 
-def encode(message: JoinHello | JoinWelcome | JoinRefused) -> bytes:
-    """A member's message as one frame."""
+def encode(message: JoinHello | JoinWelcome | JoinRefused, version: int = VERSION_HIGH) -> bytes:
+    """A member's message as one frame, to a joiner that speaks *version*."""
     if isinstance(message, JoinHello):
         fields: Fields = {
             "versions": list(message.versions),
@@ -135,10 +132,11 @@ def encode(message: JoinHello | JoinWelcome | JoinRefused) -> bytes:
             "node": message.node,
             "certificate": pem(message.certificate),
             "bundle": message.bundle.to_plain(),
-            "voters": [
-                [each.host_id, each.node, each.raft, each.calls, each.http, each.fingerprint] for each in message.voters
-            ],
         }
+        if version >= STATED_SINCE:
+            fields["statement"] = message.statement
+        else:
+            fields["voters"] = [voter_row(voter) for voter in message.voters]
         return encode_frame(["welcome", fields], MESSAGE_BYTES_MAX)
     error = message.error
     short = {
@@ -188,7 +186,7 @@ def read_answer(frame: list[Any]) -> JoinHello | JoinWelcome | JoinRefused:
                 fields["node"],
                 read_certificate(fields["certificate"].encode()),
                 read_bundle(fields["bundle"]),
-                tuple(VoterAddress(*row) for row in fields["voters"]),
+                fields["statement"],
             )
     except (KeyUnusable, BadRequest) as error:
         raise MalformedMessage(f"{kind}: {error.message}", found=error.found) from error
@@ -198,8 +196,11 @@ def read_answer(frame: list[Any]) -> JoinHello | JoinWelcome | JoinRefused:
     raise MalformedMessage("a member says nothing of that kind", found=kind[:40])
 
 
-def read_claim(frame: list[Any], nonce: bytes, server: str) -> JoinClaim:
-    """Read a joiner's claim, with what it was signed for on our side. Raises MalformedMessage."""
+def read_claim(frame: list[Any], nonce: bytes, server: str) -> tuple[JoinClaim, int]:
+    """Read a joiner's claim, with what it was signed for on our side, and which version it speaks.
+
+    Raises MalformedMessage.
+    """
     kind, fields = _open(frame)
     if kind != "claim":
         raise MalformedMessage("a joining host says nothing of that kind", found=kind[:40])
@@ -212,7 +213,7 @@ def read_claim(frame: list[Any], nonce: bytes, server: str) -> JoinClaim:
             hint="upgrade the older side",
         )
     _hold(kind, fields, _CLAIM)
-    return JoinClaim(
+    claim = JoinClaim(
         fields["cluster_id"],
         fields["token_id"],
         fields["host_id"],
@@ -222,6 +223,7 @@ def read_claim(frame: list[Any], nonce: bytes, server: str) -> JoinClaim:
         fields["capabilities"],
         fields["signature"],
     )
+    return claim, int(fields["version"])
 
 
 def read_capabilities(packed: bytes) -> Capabilities:
@@ -279,16 +281,6 @@ def _rows(check: _Check, most: int) -> _Check:
     return lambda value: isinstance(value, list) and len(value) <= most and all(check(row) for row in value)
 
 
-def _voter(value: Any) -> bool:
-    return (
-        isinstance(value, list)
-        and len(value) == 6
-        and _id(value[0])
-        and _whole(value[1])
-        and all(_text(address) for address in value[2:])
-    )
-
-
 def _flat(value: Any) -> bool:
     plain = (str, int, float, bool, type(None))
     return isinstance(value, dict) and all(_text(name) and isinstance(part, plain) for name, part in value.items())
@@ -323,7 +315,7 @@ _WELCOME: dict[str, _Check] = {
     "node": _whole,
     "certificate": lambda value: isinstance(value, str) and len(value) <= CERTIFICATE_BYTES_MAX,
     "bundle": lambda value: isinstance(value, dict),
-    "voters": _rows(_voter, VOTERS_MAX),
+    "statement": _bytes(1, STATEMENT_BYTES_MAX),
 }
 _REFUSED: dict[str, _Check] = {
     "code": _text,

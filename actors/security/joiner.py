@@ -6,6 +6,10 @@ brought the authorities, one of them is the token's or connected to it by endors
 member showed in TLS is issued by one of them. What follows goes to a proven member only, over the channel that the
 member's key has opened; and even that member is sent a signature, not the secret (``join_tokens.py``).
 
+What the member answers is believed as far as the authority has signed it: the certificate, and who votes
+(``voters_statement.py``). A member's word alone would not do for that: any member may have the join port's address,
+and the leader that the new host will believe comes out of it.
+
 Python's ``ssl`` has no exporter of keying material (RFC 8446, 7.5) to bind the claim to the channel. It is bound to the
 member's certificate and to a number the member has chosen for this exchange instead; whoever would pass it on to
 another member cannot, because that one has another certificate.
@@ -38,8 +42,8 @@ from .certificate_requests import make_request
 from .certificates import digest, fingerprint, read_certificate
 from .join_messages import (
     MESSAGE_BYTES_MAX,
+    STATED_SINCE,
     VERSION_HIGH,
-    VERSION_LOW,
     Capabilities,
     JoinHello,
     JoinRefused,
@@ -47,6 +51,7 @@ from .join_messages import (
     encode_claim,
     read_answer,
 )
+from .voters_statement import StatedVoters, check_voters
 
 TIMEOUT_S = 60.0
 """For all of a join. The member gives up earlier (``join_acceptor.py``), and says why."""
@@ -69,6 +74,7 @@ class Joined:
     """The join has succeeded: keep what came, then start as a member."""
 
     welcome: JoinWelcome
+    stated: StatedVoters
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,6 +109,7 @@ class Joiner:
         self._deadline_s = now_s + TIMEOUT_S
         self._decoder = FrameDecoder(MESSAGE_BYTES_MAX)
         self._server: bytes | None = None
+        self._challenge = b""
         self._proven = False
         self._over = False
 
@@ -180,12 +187,12 @@ class Joiner:
         certificate = read_certificate(self._server)
         hello.bundle.check_host(certificate, wall_s)
         low, high = hello.versions
-        if not low <= VERSION_HIGH or not high >= VERSION_LOW:
+        if not low <= VERSION_HIGH or not high >= STATED_SINCE:
             raise PeerRefused(
                 "the member and this host have no protocol version of joining in common",
-                asked=f"{VERSION_LOW} to {VERSION_HIGH} ({self._host_id})",
+                asked=f"{STATED_SINCE} to {VERSION_HIGH} ({self._host_id})",
                 found=f"{low} to {high} (actorgrid {hello.software})",
-                hint="upgrade the older side",
+                hint="upgrade the older side; in a rolling upgrade, join by a voter that is upgraded already",
             )
         self._proven = True
         claim = JoinClaim(
@@ -197,6 +204,7 @@ class Joiner:
             self._request,
             self._packed,
         )
+        self._challenge = claim.challenge
         return [SendBytes(encode_claim(claim.signed(token)))]
 
     def _enter(self, welcome: JoinWelcome, wall_s: float) -> list[JoinerInstruction]:
@@ -211,8 +219,9 @@ class Joiner:
                 asked=f"host {self._host_id}, key {mine}",
                 found=f"host {identity.host_id}, key {identity.fingerprint}",
             )
+        stated = check_voters(welcome.statement, welcome.bundle, self._host_id, mine, [self._challenge])
         self._over = True
-        return [Joined(welcome), Close()]
+        return [Joined(welcome, stated), Close()]
 
     def _fail(self, error: ActorGridError) -> list[JoinerInstruction]:
         self._over = True

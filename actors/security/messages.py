@@ -20,6 +20,17 @@ class MaterialChanged:
 
 
 @dataclass(frozen=True, slots=True)
+class StateVoters:
+    """Sign who votes, for the member *host_id* and in answer to its *challenge* (``voters_statement.py``).
+
+    Answer: {"statement"}. Raises WrongState on a host without the authority's key, or for no member.
+    """
+
+    host_id: str
+    challenge: bytes
+
+
+@dataclass(frozen=True, slots=True)
 class ShowTrust:
     """Answer: the authorities, who has their keys, what each member carries (see ``Keeping.shown``)."""
 

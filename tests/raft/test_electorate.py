@@ -183,3 +183,63 @@ def test_no_message_of_a_learner_stops_a_node_or_changes_what_it_holds(seed: int
     assert cluster[1].status().role == "leader" and cluster[1].status().term == 1
     logs = [[entry.data for entry in cluster.nodes[number].log()] for number in (1, 2, 3)]
     assert logs[0] == logs[1] == logs[2]
+
+
+# -- a node that has just joined
+
+TOLD = frozenset({1, 2, 3})
+
+
+def newcomer(cluster: Cluster, number: int = 5, told: frozenset[int] = TOLD) -> None:
+    """A node with an empty log, which was told who votes."""
+    cluster.settings["electorate"] = told
+    cluster.add(number)
+    del cluster.settings["electorate"]
+
+
+@pytest.mark.parametrize("kind", LIES)
+def test_a_newcomer_that_was_told_who_votes_obeys_nobody_else(kind: str) -> None:
+    cluster = with_learner()
+    newcomer(cluster)
+    before = cluster[5].status()
+    cluster.step(Message(kind, 5, 4, 9, **LIES[kind]))  # type: ignore[arg-type]
+    after = cluster[5].status()
+    assert (after.term, after.vote, after.leader) == (before.term, before.vote, before.leader) == (0, 0, 0)
+    assert (after.last_index, after.commit, after.damaged) == (0, 0, False)
+    cluster.change(1, ("add_learner", 5))
+    cluster.stabilize()
+    cluster.tick_all(3)
+    assert cluster[5].status().leader == 1
+    assert cluster[5].status().commit == cluster[1].status().commit
+
+
+def test_one_that_was_told_nothing_believes_every_member() -> None:
+    cluster = with_learner()
+    newcomer(cluster, told=frozenset())
+    cluster.step(Message("heartbeat", 5, 4, 9))
+    assert (cluster[5].status().leader, cluster[5].status().term) == (4, 9)
+
+
+def test_a_newcomer_obeys_a_voter_of_since_for_which_one_that_it_was_told_of_vouches() -> None:
+    cluster = with_learner()
+    newcomer(cluster)
+    cluster.change(1, ("add_voter", 4), ("add_learner", 3))
+    cluster.stabilize()
+    cluster[1].transfer_leader(4)
+    cluster.stabilize()
+    assert cluster[4].status().role == "leader"
+    cluster.change(4, ("add_learner", 5))
+    for _ in range(30):
+        cluster.tick_all(1)
+    assert cluster[5].status().leader == 4
+    assert cluster[5].status().commit == cluster[4].status().commit
+
+
+def test_a_newcomer_that_is_told_anew_obeys_those_and_no_more_those_of_before() -> None:
+    cluster = with_learner()
+    newcomer(cluster)
+    cluster[5].told_electorate(frozenset({4}))
+    cluster.step(Message("heartbeat", 5, 1, 9))
+    assert cluster[5].status().term == 0
+    cluster.step(Message("heartbeat", 5, 4, 9))
+    assert (cluster[5].status().leader, cluster[5].status().term) == (4, 9)

@@ -17,11 +17,11 @@ from actorgrid.actors.security.join_acceptor import JoinAcceptor, JoinExchange, 
 from actorgrid.actors.security.join_messages import (
     Capabilities,
     JoinWelcome,
-    VoterAddress,
 )
 from actorgrid.actors.security.joiner import Close, Joined, Joiner, JoinFailed, SendBytes
 from actorgrid.actors.security.keys import new_private_key
 from actorgrid.actors.security.tls_contexts import join_server_context, joiner_context
+from actorgrid.actors.security.voters_statement import StatedVoters, VoterAddress, sign_voters
 from actorgrid.errors import (
     ActorGridError,
     TrustError,
@@ -72,8 +72,26 @@ class Member:
         except TrustError as error:
             return error
         certificate = self.cluster.authority.issue(asked.request, self.wall_s, x509.random_serial_number())
-        voters = (VoterAddress("host-a", 1, "10.0.0.1:7402", "10.0.0.1:7401", "10.0.0.1:7400"),)
-        return JoinWelcome(self.cluster.cluster_id, claim.host_id, 2, certificate, self.cluster.bundle, voters)
+        voters = (
+            VoterAddress(
+                "host-a", 1, "10.0.0.1:7402", "10.0.0.1:7401", "10.0.0.1:7400", self.material.identity.fingerprint
+            ),
+        )
+        stated = StatedVoters(
+            self.cluster.cluster_id,
+            claim.host_id,
+            asked.request.fingerprint,
+            claim.challenge,
+            1,
+            9,
+            2,
+            self.wall_s,
+            voters,
+        )
+        statement = sign_voters(self.cluster.authority, stated)
+        return JoinWelcome(
+            self.cluster.cluster_id, claim.host_id, 2, certificate, self.cluster.bundle, statement, voters
+        )
 
 
 def new_joiner(token: JoinToken, host_id: str = "host-b", key: ec.EllipticCurvePrivateKey | None = None) -> Joiner:

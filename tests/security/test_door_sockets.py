@@ -20,8 +20,8 @@ from actorgrid.actors.host.enrolment import enrol, listens
 from actorgrid.actors.ledger.join_tokens import JoinToken, read_token
 from actorgrid.actors.security.actor import JoinServer
 from actorgrid.actors.security.join_client import MemberAddress, join
-from actorgrid.actors.security.join_messages import MESSAGE_BYTES_MAX, Capabilities, JoinWelcome
-from actorgrid.actors.security.joiner import Joiner, SendBytes
+from actorgrid.actors.security.join_messages import MESSAGE_BYTES_MAX, Capabilities
+from actorgrid.actors.security.joiner import Joined, Joiner, SendBytes
 from actorgrid.actors.security.keys import new_private_key
 from actorgrid.actors.security.messages import MakeJoinToken, ShowTrust
 from actorgrid.actors.security.tls_contexts import joiner_context
@@ -91,11 +91,11 @@ class Door:
             raise out[0]
         return out[0]
 
-    def guest(self, token: JoinToken, host_id: str = "guest") -> JoinWelcome:
-        welcome: JoinWelcome = self.in_thread(
+    def guest(self, token: JoinToken, host_id: str = "guest") -> Joined:
+        joined: Joined = self.in_thread(
             lambda: join(self.member, token, host_id, new_private_key(), lambda _: asked(self), lambda _: None)
         )
-        return welcome
+        return joined
 
     def close(self) -> None:
         self.door.stop("test")
@@ -127,7 +127,10 @@ def last_words(connection: socket.socket) -> bytes:
 
 def test_a_guest_is_let_in_once_and_a_used_or_unknown_token_costs_no_entry(door: Door) -> None:
     token = door.token()
-    assert door.guest(token).node == 2
+    joined = door.guest(token)
+    assert joined.welcome.node == 2
+    assert [voter.host_id for voter in joined.stated.voters] == [door.context.host_id]
+    assert 0 < joined.stated.index <= door.index
     index = door.index
     with pytest.raises(JoinTokenUsed):
         door.guest(token, "another")

@@ -14,6 +14,7 @@ from actorgrid.actors.security.certificate_requests import make_request
 from actorgrid.actors.security.certificates import digest
 from actorgrid.actors.security.join_acceptor import EXCHANGES_MAX, EXCHANGES_PER_SOURCE_MAX, JoinExchange, Redeem
 from actorgrid.actors.security.join_messages import (
+    VERSION_HIGH,
     JoinHello,
     JoinWelcome,
     encode,
@@ -183,7 +184,7 @@ def test_a_claim_with_any_field_replaced_is_refused_by_name(data: st.DataObject)
     fields[data.draw(st.sampled_from([*sorted(fields), "more"]))] = data.draw(anything)
     exchange = own_visit()
     steps = exchange.received(encode_frame(["claim", fields]), 0.0, NOW_S)
-    if fields["version"] == 1 and isinstance(steps[0], Redeem):
+    if fields["version"] in (1, 2) and isinstance(steps[0], Redeem):
         exchange.closed()
         return
     assert isinstance(refusal(steps), TrustError | MalformedMessage)
@@ -252,7 +253,7 @@ def test_a_member_that_speaks_out_of_turn_is_left() -> None:
         steps = [step for message in messages for step in joiner.received(message, NOW_S)]
         return failure(next(step for step in steps if isinstance(step, JoinFailed)))
 
-    welcome = encode(JoinWelcome(CLUSTER, "host-b", 2, SHARED.cluster.certificate("host-b"), SHARED.cluster.bundle, ()))
+    welcome = encode(JoinWelcome(CLUSTER, "host-b", 2, SHARED.cluster.certificate("host-b"), SHARED.cluster.bundle, b"x"))
     assert isinstance(said(welcome), MalformedMessage)
     assert isinstance(said(HELLO, HELLO), MalformedMessage)
     assert isinstance(said(encode_frame(["claim", {}])), MalformedMessage)
@@ -262,9 +263,31 @@ def test_a_member_that_speaks_out_of_turn_is_left() -> None:
 def test_versions_without_overlap_are_named() -> None:
     joiner = new_joiner(SHARED_TOKEN)
     joiner.connected(SHARED.material.certificate.public_bytes(ENCODING))
-    future = JoinHello((2, 3), "9.0", CLUSTER, bytes(32), SHARED.cluster.bundle)
+    future = JoinHello((VERSION_HIGH + 1, VERSION_HIGH + 2), "9.0", CLUSTER, bytes(32), SHARED.cluster.bundle)
     error = failure(joiner.received(encode(future), NOW_S)[0])  # type: ignore[arg-type]
     assert isinstance(error, PeerRefused) and "no protocol version" in str(error)
+
+
+def test_a_member_that_says_it_is_too_old_to_sign_who_votes_lets_nobody_in() -> None:
+    """Else a false one would only have to say that it is older."""
+    joiner = new_joiner(SHARED_TOKEN)
+    joiner.connected(SHARED.material.certificate.public_bytes(ENCODING))
+    error = failure(joiner.received(encode(JoinHello((1, 1), "0.1", CLUSTER, bytes(32), SHARED.cluster.bundle)), NOW_S)[0])  # type: ignore[arg-type]
+    assert isinstance(error, PeerRefused) and "upgraded already" in error.hint
+
+
+def test_a_host_of_the_version_before_is_let_in_by_the_words_that_it_knows() -> None:
+    fields = fields_of(encode_claim(own_claim()))
+    exchange = own_visit()
+    (asked,) = exchange.received(encode_frame(["claim", {**fields, "version": 1}]), 0.0, NOW_S)
+    assert isinstance(asked, Redeem)
+    welcome = SHARED.redeem(asked)
+    assert isinstance(welcome, JoinWelcome)
+    sent, _ = exchange.welcome(welcome)
+    assert isinstance(sent, SendBytes)
+    told = fields_of(sent.data)
+    assert set(told) == {"cluster_id", "host_id", "node", "certificate", "bundle", "voters"}
+    assert told["voters"][0][:3] == ["host-a", 1, "10.0.0.1:7402"]
 
 
 def test_a_hello_before_tls_is_up_is_not_answered() -> None:

@@ -48,7 +48,10 @@ def test_a_new_host_joins_and_speaks_with_the_others_as_one_of_them() -> None:
     outcome = join(member, new_joiner(cluster.token(), key=key))
     assert isinstance(outcome, Joined)
     welcome = outcome.welcome
-    assert (welcome.host_id, welcome.node, welcome.voters[0].raft) == ("host-b", 2, "10.0.0.1:7402")
+    assert (welcome.host_id, welcome.node) == ("host-b", 2)
+    (voter,) = outcome.stated.voters
+    assert (voter.raft, voter.fingerprint) == ("10.0.0.1:7402", member.material.identity.fingerprint)
+    assert (outcome.stated.host_id, outcome.stated.position) == ("host-b", (1, 9))
     new = HostMaterial(key, welcome.certificate, welcome.bundle)
     assert new.check(NOW_S).host_id == "host-b"
     Pair(ssl_contexts(member.material).server, ssl_contexts(new).client).shake()
