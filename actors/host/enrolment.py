@@ -135,6 +135,13 @@ class StatementKeeper:
             raise DataDirUnusable("this host has no place in a cluster any more", asked=str(self.paths.cluster_file))
         fingerprint = material.identity.fingerprint
         stated = check_voters(statement, material.bundle, self.host_id, fingerprint, challenges)
+        if stated.node != enrolment.node:
+            raise StatementRefused(
+                "the cluster knows this host by another number",
+                asked=f"node {enrolment.node}",
+                found=f"node {stated.node}",
+                hint="was it removed, and let in again? Join in an empty directory (--data-dir)",
+            )
         # A voter that lags, or was cut off, may mean well; but who voted then may have been removed since.
         if enrolment.position is not None and stated.position < enrolment.position:
             raise StatementRefused(

@@ -174,23 +174,25 @@ class JoinServer(LedgerFollower):
             version=asked.capabilities.software,
         )
         result: MemberAnswer = await self._ledger.propose(command, COMMIT_TIMEOUT_S)
-        stated = await self._stated(asked.claim.host_id, asked.request.fingerprint, asked.claim.challenge)
+        host_id, challenge = asked.claim.host_id, asked.claim.challenge
+        stated = await self._stated(host_id, result["node"], asked.request.fingerprint, challenge)
         return JoinWelcome(
             self._material.bundle.cluster_id,
-            asked.claim.host_id,
+            host_id,
             result["node"],
             certificate,
             self._material.bundle,
             sign_voters(authority, stated),
-            tuple(voter for voter in stated.voters if voter.host_id != asked.claim.host_id),
+            tuple(voter for voter in stated.voters if voter.host_id != host_id),
         )
 
-    async def _stated(self, host_id: str, fingerprint: str, challenge: bytes) -> StatedVoters:
+    async def _stated(self, host_id: str, node: int, fingerprint: str, challenge: bytes) -> StatedVoters:
         """Who votes now, for that host."""
         electors: Electors = await self.call("consensus", Query("electorate"))
         return StatedVoters(
             self._material.bundle.cluster_id,
             host_id,
+            node,
             fingerprint,
             challenge,
             electors["epoch"],
@@ -224,7 +226,8 @@ class JoinServer(LedgerFollower):
             raise self._maintainer.no_authority_key(f"say who votes to {request.host_id}")
         if member is None:
             raise WrongState("who votes is stated to members only", asked=request.host_id[:80])
-        stated = await self._stated(request.host_id, member["fingerprints"][-1], request.challenge)
+        node, fingerprint = member["node"], member["fingerprints"][-1]
+        stated = await self._stated(request.host_id, node, fingerprint, request.challenge)
         return {"statement": sign_voters(authority, stated)}
 
     # -- tokens

@@ -100,9 +100,7 @@ def _visit(tls: ssl.SSLSocket, joiner: Joiner, say: Callable[[str], None]) -> Jo
         instructions = joiner.received(data, time.time()) if data else joiner.closed()
 
 
-def _carry_out(
-    tls: ssl.SSLSocket, instructions: list[JoinerInstruction], say: Callable[[str], None]
-) -> Joined | None:
+def _carry_out(tls: ssl.SSLSocket, instructions: list[JoinerInstruction], say: Callable[[str], None]) -> Joined | None:
     for instruction in instructions:
         if isinstance(instruction, SendBytes):
             say("asking to be let in")

@@ -33,6 +33,7 @@ from actorgrid.errors import (
     MalformedMessage,
     PeerGone,
     PeerRefused,
+    StatementRefused,
     TrustError,
     WrongCluster,
 )
@@ -220,6 +221,12 @@ class Joiner:
                 found=f"host {identity.host_id}, key {identity.fingerprint}",
             )
         stated = check_voters(welcome.statement, welcome.bundle, self._host_id, mine, [self._challenge])
+        if welcome.node != stated.node:
+            raise StatementRefused(
+                "the member gives this host another number than the one that is signed",
+                asked=str(stated.node),
+                found=str(welcome.node),
+            )
         self._over = True
         return [Joined(welcome, stated), Close()]
 

@@ -7,7 +7,7 @@ to it, and no clock has to tell. Of two statements that a host has, the one of t
 (``StatedVoters.position``). Why so: docs/decisions/0096.
 
     {"authority": generation, "body": bytes, "signature": bytes}     ECDSA with SHA-256 over a label and the body
-    body: {"cluster_id", "host_id", "fingerprint", "challenge", "epoch", "index", "term", "at", "voters"}
+    body: {"cluster_id", "host_id", "node", "fingerprint", "challenge", "epoch", "index", "term", "at", "voters"}
     voter: [host id, node, HOST:PORT for Raft, for calls, for HTTP, fingerprint of its key]
 
 No socket, clock or dice. Bounds: 8 KiB, 16 voters.
@@ -40,7 +40,9 @@ _LABEL = b"actorgrid voters statement 1\0"
 _SIGNATURE_BYTES_MAX = 80
 _FINGERPRINT_CHARACTERS = 64
 _HEX = frozenset("0123456789abcdef")
-_HINT = "join by another member of the cluster (--join HOST); a host that sends such things is in wrong hands or damaged"
+_HINT = (
+    "join by another member of the cluster (--join HOST); a host that sends such things is in wrong hands or damaged"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,13 +62,14 @@ class VoterAddress:
 
 @dataclass(frozen=True, slots=True)
 class StatedVoters:
-    """Who votes, for host ``host_id`` with the key of ``fingerprint``, in answer to ``challenge``.
+    """Who votes, for host ``host_id`` (``node`` to Raft) with the key of ``fingerprint``, in answer to ``challenge``.
 
     ``voters``: those of the configuration that is applied where it was signed, of both halves of a joint one.
     """
 
     cluster_id: str
     host_id: str
+    node: int
     fingerprint: str
     challenge: bytes
     epoch: int
@@ -89,6 +92,7 @@ def sign_voters(authority: Authority, stated: StatedVoters) -> bytes:
         {
             "cluster_id": stated.cluster_id,
             "host_id": stated.host_id,
+            "node": stated.node,
             "fingerprint": stated.fingerprint,
             "challenge": stated.challenge,
             "epoch": stated.epoch,
@@ -169,6 +173,7 @@ def _read_body(body: bytes) -> StatedVoters:
     return StatedVoters(
         fields["cluster_id"],
         fields["host_id"],
+        fields["node"],
         fields["fingerprint"],
         fields["challenge"],
         fields["epoch"],
@@ -235,6 +240,7 @@ _STATEMENT: dict[str, Callable[[Any], bool]] = {
 _BODY: dict[str, Callable[[Any], bool]] = {
     "cluster_id": _is_id,
     "host_id": _is_id,
+    "node": lambda value: _is_number(value) and value > 0,
     "fingerprint": _is_fingerprint,
     "challenge": lambda value: isinstance(value, bytes) and len(value) == CHALLENGE_BYTES,
     "epoch": _is_number,

@@ -22,9 +22,15 @@ was given up by the leader."""
 
 NODES_MAX = 12
 OPERATOR_US = 250 * MS
+ALONE_US = 2_000 * MS
+"""For a host that joined to be led, before the operator tells it anew who votes."""
 ENDS_AT_ONCE = 32
 SHORT_LEASE_S = 10.0
 """A lock of a shorter lease must be free before a cluster counts as recovered: nobody renews it any more."""
+
+
+def _voters(config: ConfState) -> frozenset[int]:
+    return frozenset((*config.voters, *config.voters_outgoing))
 
 
 class Cluster:
@@ -51,6 +57,8 @@ class Cluster:
         self._founding = RaftSnapshot(1, 1, ConfState(founders[:voters], founders[voters:]), state.snapshot())
         self._operator = Requester(world, "operator", self.ids, world.rng("operator"))
         self._retired: set[int] = set()
+        self._rng = world.rng("statements")
+        self._calm_since_us = 0
         world.on_leader = lambda id: self._spring(self.leader_hooks, id)
         world.on_vote = lambda id: self._spring(self.vote_hooks, id)
         world.on_commit = lambda id: self._spring(self.commit_hooks, id)
@@ -99,6 +107,13 @@ class Cluster:
         if len(self.nodes) >= NODES_MAX:
             return None
         node = self._add(max(self.nodes) + 1, None)
+        # By any voter, which may lag (docs/decisions/0096); while none is up nobody joins, but hosts are made.
+        up = [each for each in self.up if each.id in _voters(each.core.status().config)]
+        if up:
+            says = self._rng.choice(up)
+            node.tell(_voters(says.core.status().config), says.ledger.index)
+        else:
+            node.tell(_voters(self.config), 1)
         node.boot()
         return node
 
@@ -121,6 +136,7 @@ class Cluster:
             hooks.clear()
         self.world.faults_strike = False
         self.world.network.calm()
+        self._calm_since_us = self.world.now_us
         for node in self.nodes.values():
             node.rate, node.skew_us = 1.0, 0
             node.disk.full, node.disk.sync_fails, node.disk.slow = False, False, 1.0
@@ -145,6 +161,11 @@ class Cluster:
             if spare is not None and broken != self.hostile:
                 changes.append(ConfChange("add_voter" if broken in config.voters else "add_learner", spare))
             self.change_members(changes)
+        # As one that none of those it was told of answers any more joins again, by a token: not before it had time.
+        if self.world.now_us - self._calm_since_us > ALONE_US:
+            for id in sorted(members):
+                if self._empty(id) and self.nodes[id].up and not self.nodes[id].leader:
+                    self.nodes[id].tell(_voters(config), 1)
         leader = self.leader
         settled = leader is not None and leader.ledger.index == leader.durable.last_index
         for id, node in self.nodes.items():

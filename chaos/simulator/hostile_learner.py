@@ -3,7 +3,8 @@
 Its host follows the log as any learner does, and runs no work of anybody. Beside that it sends, under its own name,
 Raft messages of every kind in any term, proposals of what others alone may decide, with what it reads in the ledger,
 and broken bytes. Hosts take them as they do from members (consensus/raft_links.py, consensus/admission.py), and the
-checkers of every run say what came of it. What any member may do for people at its own door it does not do here: that
+checkers of every run say what came of it. Hosts that have just joined, and have no log yet that says who votes, it tells
+that it leads, and brings them a state and a log of its own. What any member may do for people at its own door it does not do here: that
 is no breach, and docs/trust.md says so.
 """
 
@@ -12,6 +13,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from random import Random
 from typing import TYPE_CHECKING, get_args
+from zlib import crc32
 
 from actorgrid.actors.ledger.command import Command
 from actorgrid.actors.ledger.commands import (
@@ -27,7 +29,7 @@ from actorgrid.actors.ledger.commands import (
 )
 from actorgrid.actors.ledger.entry_codec import encode_entry
 from actorgrid.actors.ledger.record_types import NO_ALLOCATION
-from actorgrid.actors.raft.codec import encode_conf_change, encode_message
+from actorgrid.actors.raft.codec import encode_conf_change, encode_members, encode_message
 from actorgrid.actors.raft.messages import ConfChange, ConfState, Entry, Message, MessageKind, SnapshotChunk
 
 from .agent import Agent
@@ -76,9 +78,14 @@ class HostileLearner:
             return
         self._again()
         node = self._node
-        # A host that has just joined knows no voter, and can be led astray until it has: docs/trust.md says so.
-        others = [id for id, each in self._cluster.nodes.items() if each is not node and each.up and each.ledger.index]
+        others = [id for id, each in self._cluster.nodes.items() if each is not node and each.up]
         if not node.up or node.paused or not others:
+            return
+        newcomers = [id for id in others if not self._cluster.nodes[id].ledger.index]
+        if newcomers and self._rng.random() < 0.5:
+            to = self._rng.choice(newcomers)
+            for message in self._false_leadership(to):
+                self._world.network.send(node.name, f"n{to}", encode_message(message))
             return
         to, kind = self._rng.choice(others), self._rng.random()
         if kind < 0.5:
@@ -128,6 +135,40 @@ class HostileLearner:
                 chunk=chunk,
             )
         )
+
+    def _false_leadership(self, to: int) -> list[Message]:
+        """What makes a host follow that believes it: that it leads, in a later term, and what it is to hold then."""
+        rng, node = self._rng, self._node
+        term = node.term + rng.choice((1, 2, 40, 2**31))
+        alone = ConfState((node.id,), ())
+        kind = rng.choice(("heartbeat", "append", "snapshot", "vote", "timeout_now"))
+        if kind == "append":
+            first = Entry(1, term, "conf_change", encode_members(alone))
+            second = Entry(2, term, "command", encode_entry(NewTerm(term, at=node.now), "", 0))
+            return [Message("append", to, node.id, term, commit=2, entries=(first, second), sequence=1)]
+        if kind == "snapshot":
+            index = node.ledger.index + 1_000
+            state = node.ledger_class()
+            state.index = index - 1
+            state.pass_over(index, term)
+            data = state.snapshot()
+            size = self._world.timing.snapshot_chunk_bytes
+            return [
+                Message(
+                    "snapshot",
+                    to,
+                    node.id,
+                    term,
+                    sequence=1 + offset,
+                    chunk=SnapshotChunk(
+                        index, term, alone, offset, len(data), crc32(data), data[offset : offset + size]
+                    ),
+                )
+                for offset in range(0, len(data), size)
+            ]
+        if kind == "vote":
+            return [Message("vote", to, node.id, term, index=10**6, log_term=term, force=True)]
+        return [Message("heartbeat" if kind == "heartbeat" else "timeout_now", to, node.id, term, sequence=1)]
 
     # -- proposals
 

@@ -90,6 +90,10 @@ class SimulatedHost:
         self._mail: deque[Callable[[], None]] = deque()
         self.refused: Counter[str] = Counter()
         """Messages that were not taken, by reason."""
+        self.told: frozenset[int] = frozenset()
+        """Who votes, as it was told when it joined; it is on its disk, and survives a crash."""
+        self.told_index = 0
+        """The entry as of which it was told so."""
         if founding is not None:
             self.disk.write([founding])
             self.disk.sync()
@@ -176,6 +180,7 @@ class SimulatedHost:
             inflight_messages_max=timing.inflight_messages_max,
             snapshot_chunk_bytes=timing.snapshot_chunk_bytes,
             learners_a_tick=timing.learners_a_tick,
+            electorate=self.told if image.last_index < self.told_index else frozenset(),
         )
         try:
             self.core = self.core_class(config, self._storage, self.rng)
@@ -203,6 +208,12 @@ class SimulatedHost:
         self.world.tell(lambda checker: checker.restored(self, self.ledger.index, self.ledger))
         self.pump()
         return True
+
+    def tell(self, voters: frozenset[int], index: int) -> None:
+        """Tell it who votes as of that entry, signed by one that does; it counts until its log has come there."""
+        self.told, self.told_index = voters, index
+        if self.up:
+            self.core.told_electorate(voters)
 
     def restored(self, snapshot: RaftSnapshot | None) -> Ledger:
         """The state machine as the disk has it."""

@@ -52,6 +52,7 @@ MODULES = (
     "host",
     "isolation",
     "jobs",
+    "joining",
     "ledger",
     "ledger_log",
     "light_over_hosts",

@@ -9,6 +9,7 @@ import pytest
 from actorgrid.actors.consensus.admission import Admission
 from actorgrid.actors.raft.electorate import Electorate
 from actorgrid.chaos.simulator import scenario
+from actorgrid.chaos.simulator.node import SimulatedHost
 from actorgrid.chaos.simulator.run import RunResult, play
 from actorgrid.chaos.simulator.shrink import shrink
 
@@ -49,6 +50,14 @@ def test_a_leader_that_takes_every_proposal_is_found_and_the_line_replays_it(mon
     assert "--hostile-learner" in failed.replay
     smaller = shrink(failed)
     assert smaller.checker == failed.checker and smaller.hostile
+    assert play(failed.scenario, failed.seed).held, "without the learner nothing is amiss"
+
+
+@pytest.mark.system
+def test_newcomers_that_nobody_told_who_votes_are_led_astray_and_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(SimulatedHost, "tell", lambda *_: None)
+    failed = first_failure("members_come_and_go")
+    assert failed.checker
     assert play(failed.scenario, failed.seed).held, "without the learner nothing is amiss"
 
 

@@ -57,6 +57,7 @@ class Signer(Server):
         stated = StatedVoters(
             self.authority.cluster_id,
             request.host_id,
+            members[request.host_id]["node"],
             members[request.host_id]["fingerprints"][-1],
             request.challenge,
             electors["epoch"],
@@ -156,6 +157,7 @@ def test_when_others_vote_by_then_those_of_before_pass_its_question_on(town: Sig
     assert kept.position is not None and kept.position > before
 
 
+@pytest.mark.system
 def test_a_start_that_was_cut_off_after_the_answer_goes_on_with_it(town: SigningTown) -> None:
     for host_id in "def":
         town.join(host_id)
@@ -177,6 +179,7 @@ def test_a_start_that_was_cut_off_after_the_answer_goes_on_with_it(town: Signing
     has_the_ledger(town, "n")
 
 
+@pytest.mark.system
 def test_nobody_that_it_was_told_of_is_there_and_it_goes_on_asking(
     town: SigningTown, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -213,8 +216,9 @@ def test_what_a_learner_says_of_who_votes_is_not_taken_and_it_leads_no_newcomer(
     for name, value in (("key", town.materials["d"].key), ("certificate", town.trust.authority.certificate)):
         object.__setattr__(forged, name, value)
     itself = VoterAddress("d", 4, "d:7402", "", "", town.fingerprint("d"))
-    false = StatedVoters(town.trust.cluster_id, "n", town.fingerprint("n"), challenge, 1, 10**6, 99, AT, (itself,))
-    true = town.trust.authority
+    node, true = replica(town, "n").node, town.trust.authority
+    cluster_id, key = town.trust.cluster_id, town.fingerprint("n")
+    false = StatedVoters(cluster_id, "n", node, key, challenge, 1, 10**6, 99, AT, (itself,))
     hostile(
         town,
         "d",
@@ -222,12 +226,12 @@ def test_what_a_learner_says_of_who_votes_is_not_taken_and_it_leads_no_newcomer(
         Inquiry("stated", "n", sign_voters(true, replace(false, challenge=bytes(32)))).encode(),  # of another day
         Inquiry("stated", "n", sign_voters(true, replace(false, host_id="b"))).encode(),
         Inquiry("stated", "n", sign_voters(true, replace(false, index=1))).encode(),  # older than what it was told
+        Inquiry("stated", "n", sign_voters(true, replace(false, node=1))).encode(),
         Inquiry("stated", "b", b"x").encode(),
         b"junk",
     )
-    assert links._inquiries.refused_total == 5
+    assert links._inquiries.refused_total == 6
     liar: Any = town.live["d"]._links
-    node = replica(town, "n").node
     chunk = SnapshotChunk(10**6, 1_000, ConfState(voters=(4,)), 0, 3, 0, b"odd")
     liar.send(
         (
@@ -246,6 +250,7 @@ def test_what_a_learner_says_of_who_votes_is_not_taken_and_it_leads_no_newcomer(
     assert server._replica.status().term < 1_000
 
 
+@pytest.mark.system
 def test_a_member_that_asks_much_is_answered_ten_times_a_second_and_keeps_no_other_from_an_answer(
     town: SigningTown,
 ) -> None:

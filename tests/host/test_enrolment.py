@@ -6,27 +6,33 @@ import json
 import os
 import pickle
 import time
+from dataclasses import asdict
 from pathlib import Path
 
 import pytest
 
 from actorgrid.actors.files.departure import mark_departed
-from actorgrid.actors.host.enrolment import JoinOrder, enrol
+from actorgrid.actors.host.enrolment import Enrolment, JoinOrder, StatementKeeper, enrol, kept_enrolment
 from actorgrid.actors.ledger.join_tokens import make_token
+from actorgrid.actors.raft.storage.log import SegmentLog
 from actorgrid.actors.security.authority import HOST_LIFE_S, create_authority
 from actorgrid.actors.security.host_material import WRAP_FILE, issue_own, load_material, store_material
 from actorgrid.actors.security.keys import authority_file, ensure_wrap_key, load_authority
 from actorgrid.actors.security.trust_bundle import first_bundle
+from actorgrid.actors.security.voters_statement import StatedVoters, VoterAddress, sign_voters
 from actorgrid.configs.paths import HostPaths
 from actorgrid.configs.schema import Settings
 from actorgrid.errors import (
     CertificateRefused,
     DataDirUnusable,
     HostRemoved,
+    HostUnreachable,
     InvalidSetting,
     MalformedJoinToken,
+    StatementRefused,
     WrongState,
 )
+from tests.security.rig import CLUSTER, Cluster
 
 
 @pytest.fixture
@@ -158,3 +164,72 @@ def test_a_host_with_a_ledger_of_its_own_joins_nobody(paths: HostPaths) -> None:
         enrol(paths, listening(), JoinOrder("gpu-1", token), quiet)
     with pytest.raises(MalformedJoinToken):
         enrol(paths, listening(), JoinOrder("gpu-1", "what is this"), quiet)
+
+
+# -- who votes, as a voter has signed it
+
+
+class Told:
+    """A host that joined and was told who votes, with the authority that signs it."""
+
+    def __init__(self, paths: HostPaths) -> None:
+        self.paths, self.trust = paths, Cluster()
+        material = self.trust.host("host-b")
+        store_material(paths.security_dir, material)
+        self.key = material.identity.fingerprint
+        self.keep(Enrolment(CLUSTER, 4, False, "127.0.0.1", 9000, stated=[1, 9]))
+
+    def keep(self, place: Enrolment) -> None:
+        self.paths.cluster_file.write_text(json.dumps(asdict(place)))
+
+    def says(
+        self, index: int, host: str = "host-a", challenge: bytes = bytes(32), node: int = 4, epoch: int = 1
+    ) -> bytes:
+        voter = VoterAddress(host, 1, "127.0.0.1:9102", "127.0.0.1:9101", "", "ab" * 32)
+        own = VoterAddress("host-b", 4, "127.0.0.1:9002", "127.0.0.1:9001", "", self.key)
+        stated = StatedVoters(CLUSTER, "host-b", node, self.key, challenge, epoch, index, 2, 1.0, (voter, own))
+        return sign_voters(self.trust.authority, stated)
+
+
+def test_a_later_statement_of_who_votes_is_kept_for_the_next_start_and_an_earlier_one_is_not(paths: HostPaths) -> None:
+    told = Told(paths)
+    keeper = pickle.loads(pickle.dumps(StatementKeeper(paths, "host-b")))
+    taken = keeper(told.says(12), [bytes(32)])
+    assert (taken.position, list(taken.members), taken.nodes) == ((1, 12), ["host-a"], {1})
+    kept = kept_enrolment(paths)
+    assert kept is not None and (kept.position, list(kept.seeds)) == ((1, 12), ["host-a"])
+    with pytest.raises(StatementRefused, match="an earlier entry"):
+        keeper(told.says(11, "host-c"), [bytes(32)])
+    assert keeper(told.says(3, "host-c", epoch=2), [bytes(32)]).position == (2, 3)  # after a recovery
+    for wrong in (told.says(20, challenge=b"x" * 32), told.says(20, node=5)):
+        with pytest.raises(StatementRefused):
+            keeper(wrong, [bytes(32)])
+    kept = kept_enrolment(paths)
+    assert kept is not None and (kept.position, list(kept.seeds)) == ((2, 3), ["host-c"])
+
+
+def test_a_host_that_joined_with_a_version_before_was_told_nothing_signed(paths: HostPaths) -> None:
+    told = Told(paths)
+    place = asdict(Enrolment(CLUSTER, 4, False, "127.0.0.1", 9000))
+    del place["stated"]
+    paths.cluster_file.write_text(json.dumps(place))
+    kept, material = kept_enrolment(paths), load_material(paths.security_dir, time.time())
+    assert kept is not None and material is not None
+    assert kept.plan(paths, "host-b", material).told is None
+    assert StatementKeeper(paths, "host-b")(told.says(1), [bytes(32)]).position == (1, 1)
+
+
+def test_a_member_joins_again_by_token_as_long_as_its_log_lacks_what_it_was_told(paths: HostPaths) -> None:
+    told = Told(paths)
+    order = JoinOrder("127.0.0.1:1", told.trust.token().text)
+    said: list[str] = []
+    with pytest.raises(HostUnreachable):  # it asks: only nobody is there
+        enrol(paths, listening(), order, said.append)
+    assert "has not had the ledger" in said[0]
+    log = SegmentLog.open(paths.ledger_dir / "segments", 4096)
+    try:
+        log.reset(20, 2)
+    finally:
+        log.close()
+    with pytest.raises(WrongState, match="member of cluster"):
+        enrol(paths, listening(), order, quiet)

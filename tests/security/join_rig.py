@@ -80,6 +80,7 @@ class Member:
         stated = StatedVoters(
             self.cluster.cluster_id,
             claim.host_id,
+            2,
             asked.request.fingerprint,
             claim.challenge,
             1,

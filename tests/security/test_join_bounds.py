@@ -253,7 +253,9 @@ def test_a_member_that_speaks_out_of_turn_is_left() -> None:
         steps = [step for message in messages for step in joiner.received(message, NOW_S)]
         return failure(next(step for step in steps if isinstance(step, JoinFailed)))
 
-    welcome = encode(JoinWelcome(CLUSTER, "host-b", 2, SHARED.cluster.certificate("host-b"), SHARED.cluster.bundle, b"x"))
+    welcome = encode(
+        JoinWelcome(CLUSTER, "host-b", 2, SHARED.cluster.certificate("host-b"), SHARED.cluster.bundle, b"x")
+    )
     assert isinstance(said(welcome), MalformedMessage)
     assert isinstance(said(HELLO, HELLO), MalformedMessage)
     assert isinstance(said(encode_frame(["claim", {}])), MalformedMessage)
@@ -272,7 +274,9 @@ def test_a_member_that_says_it_is_too_old_to_sign_who_votes_lets_nobody_in() -> 
     """Else a false one would only have to say that it is older."""
     joiner = new_joiner(SHARED_TOKEN)
     joiner.connected(SHARED.material.certificate.public_bytes(ENCODING))
-    error = failure(joiner.received(encode(JoinHello((1, 1), "0.1", CLUSTER, bytes(32), SHARED.cluster.bundle)), NOW_S)[0])  # type: ignore[arg-type]
+    error = failure(
+        joiner.received(encode(JoinHello((1, 1), "0.1", CLUSTER, bytes(32), SHARED.cluster.bundle)), NOW_S)[0]
+    )  # type: ignore[arg-type]
     assert isinstance(error, PeerRefused) and "upgraded already" in error.hint
 
 

@@ -1,4 +1,4 @@
-"""Who votes, as it is signed for a host that joins: by whom, for whom, in answer to what; and nothing else is believed."""
+"""Who votes, signed for a host that joins: by whom, for whom, in answer to what; and nothing else is believed."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ VOTERS = tuple(
     VoterAddress(f"host-{n}", n, f"10.0.0.{n}:7402", f"10.0.0.{n}:7401", f"10.0.0.{n}:7400", f"{n:064x}")
     for n in (1, 2, 3)
 )
-STATED = StatedVoters(CLUSTER, "host-b", KEY, CHALLENGE, 1, 9, 2, NOW_S, VOTERS)
+STATED = StatedVoters(CLUSTER, "host-b", 4, KEY, CHALLENGE, 1, 9, 2, NOW_S, VOTERS)
 SHARED = Cluster()
 STATEMENT = sign_voters(SHARED.authority, STATED)
 
@@ -114,6 +114,7 @@ def test_the_later_of_two_is_that_of_the_later_entry_in_the_later_epoch() -> Non
         {"voters": (replace(VOTERS[0], raft="a\nb"),)},
         {"challenge": b"short"},
         {"index": -1},
+        {"node": 0},
         {"at": float("nan")},
         {"host_id": "Not An Id"},
         {"fingerprint": "AB" * 32},
@@ -222,3 +223,14 @@ def test_a_member_that_learns_cannot_tell_a_host_that_comes_again_that_it_votes(
         assert isinstance(error, StatementRefused | MalformedMessage), what
     again = join(honest, new_joiner(token, key=key))
     assert isinstance(again, Joined) and again.stated.voters == first.stated.voters
+
+
+def test_a_member_cannot_give_the_host_another_number_than_the_signed_one() -> None:
+    cluster = Cluster()
+
+    def lie(given: JoinWelcome | ActorGridError) -> JoinWelcome:
+        assert isinstance(given, JoinWelcome)
+        return replace(given, node=1)
+
+    error = failure(join(Member(cluster), new_joiner(cluster.token()), answer=lie))
+    assert isinstance(error, StatementRefused) and "another number" in str(error)
