@@ -163,29 +163,29 @@ class RaftLinks:
                 self.refused[error.code] += 1
                 self._replica.unreachable(message.to)
 
-    # -- what inquiries about who votes need (see ``voter_inquiries.Surroundings``)
+    # -- what inquiries about who votes need (see ``voter_inquiries.InquiryLinks``)
 
     @property
     def members(self) -> Members:
-        """See ``Surroundings``."""
+        """See ``InquiryLinks``."""
         return self._replica.ledger.members
 
     def voters(self) -> list[str]:
-        """See ``Surroundings``."""
+        """See ``InquiryLinks``."""
         return [id for id, record in self.members.items() if self._replica.votes(int(record["node"]))]
 
     def linked(self) -> list[str]:
-        """See ``Surroundings``."""
+        """See ``InquiryLinks``."""
         return [id for node, id in self._hosts.items() if node != self._node][:INQUIRED_MAX]
 
     def told(self, told: ToldVoters) -> None:
-        """See ``Surroundings``."""
+        """See ``InquiryLinks``."""
         self._replica.told_voters(told)
         self._seeds, self._stated, self._seeded = told.members, told.position, True
         self.members_changed()
 
     def inquire(self, host_id: str, body: bytes) -> None:
-        """See ``Surroundings``."""
+        """See ``InquiryLinks``."""
         try:
             self._net.cast(host_id, INQUIRY_TARGET, body)
         except (MailboxFull, FrameTooLarge) as error:

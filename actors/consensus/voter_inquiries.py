@@ -90,7 +90,7 @@ def read_inquiry(body: bytes) -> Inquiry:
     return Inquiry(kind, host_id, data)
 
 
-class Surroundings(Protocol):
+class InquiryLinks(Protocol):
     """What this needs of the host's links and ledger."""
 
     @property
@@ -113,7 +113,7 @@ class Surroundings(Protocol):
 class VoterInquiries:
     """Both sides of it, for one host. *retell*: ``None`` for one that asks nothing, as it founded the cluster."""
 
-    def __init__(self, server: Server, retell: Retell | None, around: Surroundings) -> None:
+    def __init__(self, server: Server, retell: Retell | None, around: InquiryLinks) -> None:
         self._server, self._retell, self._around = server, retell, around
         self._host_id = str(server.host.host_id)
         self.refused_total = 0
