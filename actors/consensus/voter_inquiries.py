@@ -34,8 +34,8 @@ HOSTS_MAX = 1_000
 """Hosts whose last question is remembered."""
 PASSED_TO_MAX = 5
 NEWCOMER_HINT = (
-    "this host has not had the ledger since it joined, and none of those that voted then has brought it. It asks on; where"
-    " all of them are gone, start it with --join MEMBER --token TOKEN, of a new token: it hears anew who votes"
+    "this host has not had the ledger since it joined, and none of those that voted then has brought it. It asks on;"
+    " where all of them are gone, start it with --join MEMBER --token TOKEN, of a new token: it hears anew who votes"
 )
 _HOST_CHARACTERS_MAX = 63
 

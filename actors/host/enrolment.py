@@ -67,8 +67,8 @@ class JoinOrder:
 class Enrolment:
     """A host's place in a cluster: which cluster, which node of it, and where the host listens for the others.
 
-    ``seeds``: the members it was told of when it joined, as ``VoterPlan`` takes them. ``stated``: epoch and index of the
-    log as of which a voter has signed that they are those that vote; empty in what a version before has kept.
+    ``seeds``: the members it was told of when it joined, as ``VoterPlan`` takes them. ``stated``: epoch and index of
+    the log as of which a voter has signed that they are those that vote; empty in what a version before has kept.
     """
 
     cluster_id: str

@@ -4,8 +4,8 @@ A member's link proves which node speaks, not that it votes. A leader's words, a
 from those that vote in a configuration that this node has seen: the one it applied, those of its log, committed or
 not, those from before. What it has seen may be old: it was away, and a voter of today was none then. For such a sender
 it asks the voters that it knows, and one of them is enough: it could speak as a leader itself. A node whose log is
-older than what it was told when it joined (``RaftConfig.electorate``) knows those voters, too; one that was told nothing,
-and has no configuration yet, believes every member. Why so: docs/decisions/0017, 0096.
+older than what it was told when it joined (``RaftConfig.electorate``) knows those voters, too; one that was told
+nothing, and has no configuration yet, believes every member. Why so: docs/decisions/0017, 0096.
 
 Bound: ``ASKED_MAX`` senders asked for, each once in ``election_ticks``.
 """

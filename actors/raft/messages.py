@@ -257,7 +257,8 @@ class RaftConfig:
     ``snapshot_chunk_bytes``, ``snapshot_chunks_inflight`` at a time; one of more than ``snapshot_bytes_max`` is not
     received, nor one that ``snapshot_check`` says no to: the state machine's word on its bytes, before they count. What
     it raises comes out of ``step``, and nothing of the snapshot was taken. ``electorate``: who votes, as this node was
-    told when it joined, for as long as its log is older than that. With an empty log and none, it believes every member.
+    told when it joined, for as long as its log is older than that. With an empty log and none, it believes every
+    member.
     """
 
     node: int

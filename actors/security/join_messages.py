@@ -8,8 +8,8 @@ Frames as everywhere (``transports/frames.py``), of at most 128 KiB, each with o
     member   ["refused", {error}]     instead of hello or welcome
 
 ``bundle`` and ``certificate`` are public. ``request`` and ``capabilities`` are bytes, because the signature is over
-them as they are. ``statement`` says who votes, signed (``voters_statement.py``); its challenge is the claim's digest. No
-frame carries a secret.
+them as they are. ``statement`` says who votes, signed (``voters_statement.py``); its challenge is the claim's digest.
+No frame carries a secret.
 
 In version 1 a welcome has ``voters`` in place of it, which nobody has signed. A member still answers a host of that
 version so; a joiner takes no such welcome, from whatever member: a false one would only have to say that it is older.

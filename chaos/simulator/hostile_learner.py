@@ -3,9 +3,9 @@
 Its host follows the log as any learner does, and runs no work of anybody. Beside that it sends, under its own name,
 Raft messages of every kind in any term, proposals of what others alone may decide, with what it reads in the ledger,
 and broken bytes. Hosts take them as they do from members (consensus/raft_links.py, consensus/admission.py), and the
-checkers of every run say what came of it. Hosts that have just joined, and have no log yet that says who votes, it tells
-that it leads, and brings them a state and a log of its own. What any member may do for people at its own door it does not do here: that
-is no breach, and docs/trust.md says so.
+checkers of every run say what came of it. Hosts that have just joined, and have no log yet that says who votes, it
+tells that it leads, and brings them a state and a log of its own. What any member may do for people at its own door it
+does not do here: that is no breach, and docs/trust.md says so.
 """
 
 from __future__ import annotations
