@@ -77,7 +77,8 @@ class Query:
     graph_steps {graph_id, from, limit}: the records of steps by number, "next" as above; "steps" instead of from and
     limit: those alone ·
     electorate: :class:`Electors` · index: of the last entry applied ·
-    hosts_heard: {"as_of", "heard": {host: when}} on the CLOCK_BOOTTIME of the leader, who alone answers, with what it knows as one that a majority still followed at ``as_of``.
+    hosts_heard: {"as_of", "heard": {host: when}} on the CLOCK_BOOTTIME of the leader, who alone answers, with what
+    it knows as one that a majority still followed at ``as_of``.
 
     ``linearizable``: the answer holds everything whose commit was answered, by whichever host, before this was asked;
     without it, what this host has applied. Raises NotLeader when no majority can be asked for that.
