@@ -22,6 +22,11 @@ def check_isolation() -> Iterator[Finding]:
         text += f". Not: {'; '.join(missing)}"
     said = ", ".join(f"{aspect}: {who}" for aspect, who in enforced_at(means.best, means.held).items())
     text += f". At its best, {means.best}, work is kept from what is not its own by ({said})"
+    if means.best == "full" and means.has("uid"):
+        from actorgrid.actors.work.containers_apart import runtimes_apart
+
+        runtimes = runtimes_apart("auto", os.environ.get("PATH", os.defpath))
+        text += f". Containers at full: {' and '.join(runtimes) or 'none, for want of podman and docker'}"
     fix = "" if means.has("uid") else "only an agent that runs as root can have work run as another uid"
     yield Finding("isolation", "ok" if means.best == "full" else "note", text, fix)
 

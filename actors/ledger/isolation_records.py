@@ -5,8 +5,9 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal, TypedDict
+from typing import Any, Literal, NotRequired, TypedDict
 
+from actorgrid.container_words import RUNTIMES
 from actorgrid.isolation_words import ASPECTS, ENFORCERS
 
 Level = Literal["off", "basic", "full"]
@@ -22,13 +23,16 @@ class KeptApartRecord(TypedDict):
     """Its ``work.isolation``."""
     levels: dict[Level, dict[str, str]]
     """Of each level that it has: who enforces what, by aspect (``isolation_words``)."""
+    containers: NotRequired[list[str]]
+    """The runtimes by which it has containers at ``full``; without it: none."""
 
 
 def is_kept_apart(value: Any) -> bool:
     """Whether *value* is such a record."""
     return (
         isinstance(value, dict)
-        and value.keys() == {"setting", "levels"}
+        and value.keys() - {"containers"} == {"setting", "levels"}
+        and _are_runtimes(value.get("containers", []))
         and value["setting"] in SETTINGS
         and isinstance(value["levels"], dict)
         and bool(value["levels"])
@@ -40,3 +44,7 @@ def is_kept_apart(value: Any) -> bool:
             for row in value["levels"].values()
         )
     )
+
+
+def _are_runtimes(value: Any) -> bool:
+    return isinstance(value, list) and len(value) <= len(RUNTIMES) and all(one in RUNTIMES for one in value)

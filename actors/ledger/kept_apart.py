@@ -61,25 +61,35 @@ def has_uids(kept: KeptApartRecord) -> bool:
     return "full" in kept["levels"] and kept["levels"].get("basic", {}).get("files") == COOPERATIVE
 
 
-def why_not_full(job: JobRecord, *, mps: bool) -> str:
-    """Why that work cannot have ``full`` on a host that has it; empty: it can.
-
-    *mps*: it has a share under MPS, and no uid of its own.
-    """
+def why_not_full(job: JobRecord, kept: KeptApartRecord, *, mps: bool) -> str:
+    """Why that work cannot have ``full`` on a host that has it; empty: it can. *mps*: it has a share under MPS."""
     reasons = {
-        "a container is kept by its runtime": "container" in job,
         "steps of graphs exchange files with the agent": "step_of" in job,
-        "MPS is reached over sockets, which work of that uid may not make": mps,
+        "MPS is reached over sockets, which work of that uid may not make": mps and not has_uids(kept),
     }
-    return next((reason for reason, holds in reasons.items() if holds), "")
+    return _why_container_not_full(job, kept) or next((reason for reason, holds in reasons.items() if holds), "")
+
+
+def _why_container_not_full(job: JobRecord, kept: KeptApartRecord) -> str:
+    if "container" not in job:
+        return ""
+    if not has_uids(kept):
+        return "runtimes make containers by namespaces, which work of that uid may not make"
+    if job.get("checkpoint") or job.get("environment"):
+        return "who starts a container is root until then, and makes no checkpoint's folder and no environment for it"
+    able, wanted = kept.get("containers", []), job["container"].get("runtime", "")
+    if wanted and wanted not in able:
+        return f"{wanted} has no containers there whose processes have a uid of their user's"
+    return "" if able else "there is no podman or docker by which a container's processes have a uid of their user's"
 
 
 def level_of(kept: KeptApartRecord, job: JobRecord, *, mps: bool) -> Level:
     """The level that *job* has there. *mps*: it has a share under MPS."""
     wanted = wanted_level(kept, job)
-    if wanted == "full" and ("full" not in kept["levels"] or why_not_full(job, mps=mps and not has_uids(kept))):
+    if wanted == "full" and ("full" not in kept["levels"] or why_not_full(job, kept, mps=mps)):
         wanted = "basic"
-    return "off" if "container" in job or wanted not in kept["levels"] else wanted
+    # At basic a container's runtime mounts what it needs, and may need newuidmap for it.
+    return "off" if ("container" in job and wanted != "full") or wanted not in kept["levels"] else wanted
 
 
 def enforced_of(host: HostRecord, job: JobRecord, *, mps: bool) -> dict[str, str]:

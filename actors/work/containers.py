@@ -19,9 +19,10 @@ from typing import NamedTuple
 from actorgrid.container_words import RUNTIMES, ContainerWish, Mount
 from actorgrid.errors import ContainerFailed
 
+from .containers_apart import check_image, own_mounts, runtimes_apart, variables_file, without_nvidias, words_apart
 from .linux import MARK_ATTEMPT, MARK_HOST, namespaces_apart
 from .process_tree import environment_of
-from .work_records import WorkSpec
+from .work_records import WorkSpec, uid_of
 
 OFF = "off"
 REMOVE_S = 20.0
@@ -110,6 +111,11 @@ def container_command(
         followed = spec["checkpoint"]["folder"]
         mounts += [{"source": followed, "target": followed, "read_only": False}]
     mounts = list({mount["target"]: mount for mount in [*mounts, *wish.get("mounts", ())]}.values())
+    if uid := uid_of(spec):
+        check_image(wish["image"])
+        apart = spec["apart"]
+        mounts = own_mounts(mounts, uid, apart["attempt"], apart["hidden"])
+        inside = without_nvidias(inside)
     if runtime.name == "apptainer":
         return [runtime.path, *_apptainer(wish, spec, mounts, gpus), *spec["command"]]
     return [runtime.path, *_docker(runtime.name, wish, spec, mounts, inside, name, gpus), *spec["command"]]
@@ -124,19 +130,25 @@ def _docker(
     name: str,
     gpus: Mapping[str, Sequence[str]],
 ) -> list[str]:
+    uid = uid_of(spec)
     words = ["run", "--rm", "--name", name, "--network", "host", "--workdir", spec["cwd"]]
+    words += words_apart(runtime, uid) if uid else []
     words += ["--interactive"] if spec.get("stdin") or spec.get("pty") else []
     words += ["--tty"] if spec.get("pty") else []
     words += ["--memory", str(spec["memory_bytes"])] if spec.get("memory_bytes") else []
-    if runtime == "docker":
+    if runtime == "docker" and not uid:
         words += ["--user", f"{os.getuid()}:{os.getgid()}"]  # what it writes is the work's, not root's
     for mount in mounts:
         mode = "readonly" if mount["read_only"] else ""
         parts = ("type=bind", f"source={mount['source']}", f"target={mount['target']}", mode)
         words += ["--mount", ",".join(part for part in parts if part)]
-    for variable in inside:
-        words += ["--env", variable]  # its value from the environment of the runtime: not for everybody to read
     nvidia = list(gpus.get("nvidia", ()))
+    if uid:
+        words += ["--env-file", variables_file(spec["container"]["folder"], spec["env"], inside)]
+        # An image's own would have a hook of NVIDIA's hand out what was not granted.
+        words += ["--env", "NVIDIA_VISIBLE_DEVICES=void"] if runtime == "podman" or not nvidia else []
+    for variable in () if uid else inside:
+        words += ["--env", variable]  # its value from the environment of the runtime: not for everybody to read
     if nvidia and runtime == "docker":
         words += ["--gpus", f'"device={",".join(nvidia)}"']
     elif nvidia:
@@ -177,11 +189,37 @@ def variables_inside(env: Mapping[str, str]) -> list[str]:
 def in_container(spec: WorkSpec) -> list[str]:
     """The command of a spec that asks for a container, with its variables made ready. Raises ContainerFailed."""
     wish, host = spec["container"]["wish"], spec["container"]
-    runtime = find_runtime(wish.get("runtime", ""), host["allowed"], spec["env"].get("PATH", os.defpath))
-    check_mounts(wish.get("mounts", ()), host["mounts"])
+    runtime = runtime_of(spec)
+    wanted = wish.get("mounts", ())
+    if uid := uid_of(spec):  # first: what is behind a door that is shut to it, it is not told either
+        wanted = own_mounts(wanted, uid, spec["apart"]["attempt"], spec["apart"]["hidden"])
+    check_mounts(wanted, host["mounts"])
     if runtime.name == "apptainer":
         spec["env"] |= apptainer_variables(spec["env"], variables_inside(spec["env"]))
-    return container_command(runtime, wish, spec, host["name"], host["gpus"])
+    command = container_command(runtime, wish, spec, host["name"], host["gpus"])
+    spec["env"] = variables_of_runtime(spec)
+    return command
+
+
+def runtime_of(spec: WorkSpec) -> ContainerRuntime:
+    """The runtime that is to run the container of a spec. Raises ContainerFailed.
+
+    What root runs for work that is kept apart is found where the agent looks for it, and not where the work says.
+    """
+    host, wanted = spec["container"], spec["container"]["wish"].get("runtime", "")
+    search = variables_of_runtime(spec).get("PATH", os.defpath)
+    if not uid_of(spec):
+        return find_runtime(wanted, host["allowed"], search)
+    able = runtimes_apart(host["allowed"], search)
+    return find_runtime(wanted if wanted or not able else able[0], host["allowed"], search)
+
+
+def variables_of_runtime(spec: WorkSpec) -> dict[str, str]:
+    """The variables with which the runtime of a spec's container is run: the work's, or at full the agent's."""
+    if not uid_of(spec):
+        return spec["env"]
+    marks = {name: spec["env"][name] for name in (MARK_ATTEMPT, MARK_HOST) if name in spec["env"]}
+    return {**spec["container"].get("runtime_env", {}), **marks}
 
 
 class CommandInside(NamedTuple):
@@ -209,9 +247,13 @@ def command_inside(
     kept as the job is, and in no container.
     """
     host = spec["container"]
-    runtime = find_runtime(host["wish"].get("runtime", ""), host["allowed"], spec["env"].get("PATH", os.defpath))
+    runtime = runtime_of(spec)
     if runtime.name != "apptainer":
         words = ["exec", "--interactive", *(["--tty"] if has_terminal else []), "--workdir", spec["cwd"]]
+        if uid_of(spec):
+            words += ["--env-file", variables_file(host["folder"], added, without_nvidias(added))]
+            env = variables_of_runtime(spec)
+            return CommandInside([runtime.path, *words, host["name"], *command], 0, env)
         words += [word for name in added for word in ("--env", name)]  # its value from the environment of the runtime
         return CommandInside([runtime.path, *words, host["name"], *command], 0, None)
     # It has no command for that; a container of it is a mount namespace, and without root a user namespace.
@@ -234,7 +276,8 @@ class ContainerRemoval:
     def __init__(self, spec: WorkSpec) -> None:
         self._command = _removal_of(spec)
         # Without the attempt's marks: whatever still carries them is ended as what the attempt has left behind.
-        self._env = {name: value for name, value in spec["env"].items() if name not in (MARK_ATTEMPT, MARK_HOST)}
+        env = variables_of_runtime(spec) if spec.get("container") else spec["env"]
+        self._env = {name: value for name, value in env.items() if name not in (MARK_ATTEMPT, MARK_HOST)}
         self._tries = 0
         self._running: subprocess.Popen[bytes] | None = None
 
@@ -277,7 +320,7 @@ def _removal_of(spec: WorkSpec) -> list[str] | None:
     if not host:
         return None
     try:
-        runtime = find_runtime(host["wish"].get("runtime", ""), host["allowed"], spec["env"].get("PATH", os.defpath))
+        runtime = runtime_of(spec)
     except ContainerFailed:
         return None
     # A container of apptainer is one of the work's own processes.

@@ -27,7 +27,7 @@ from .job_channels import Channel, ChannelEnd, JobChannels, Served, channel_secr
 from .job_ports import PORTS_SHOWN_MAX, PortConnection, find_port, ports_of
 from .job_terminal import AttachedClient, JobTerminal
 from .process_tree import processes_of_work
-from .work_records import WorkSpec
+from .work_records import WorkSpec, uid_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,4 +141,6 @@ def _child(work: OpenWork, wish: ExecCommand) -> ExecChild:
         inside = command_inside(spec, command, dict(wish.env), outside, _pids(work), has_terminal=has_terminal)
         command, inside_pid = inside.command, inside.inside_pid
         env = env if inside.env is None else inside.env
-    return ExecChild(command, env, spec["cwd"], work.group, work.init_pid, inside_pid, spec.get("apart"), work.pid)
+    # A container that is kept apart is so by its runtime, which root runs.
+    apart = None if spec.get("container") and uid_of(spec) else spec.get("apart")
+    return ExecChild(command, env, spec["cwd"], work.group, work.init_pid, inside_pid, apart, work.pid)

@@ -13,7 +13,7 @@ from typing import NamedTuple, NoReturn
 
 from setproctitle import setproctitle
 
-from actorgrid.errors import ActorGridError
+from actorgrid.errors import ActorGridError, IsolationNotGiven
 
 from .apart_records import ApartSpec
 from .checkpoint_link import link_checkpoint
@@ -149,6 +149,7 @@ class ShimChild(NamedTuple):
                 os.execvpe(spec["command"][0], spec["command"], spec["env"])  # nosec B606 - the job itself
         except (OSError, ValueError, ActorGridError) as error:
             why = (error.strerror or "") if isinstance(error, OSError) else str(error)
+            step = KEEP_APART if isinstance(error, IsolationNotGiven) else step
             os.write(ends.fault, f"cannot {step}: {why}".encode()[:4000])
             os._exit(EXIT_NOT_STARTED)
         os.close(ends.fault)
@@ -167,6 +168,8 @@ class ShimChild(NamedTuple):
             return
         for fd in (1, 2):
             os.fchown(fd, apart["uid"], apart["uid"])  # /dev/stdout and /dev/stderr are opened anew by name
+        if "container" in self.spec:
+            return  # its runtime is root's, and makes what it starts that uid
         enter_own_namespaces(apart, self.spec["cwd"])
         become(apart, parent_pid)
 

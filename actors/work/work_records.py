@@ -153,9 +153,10 @@ class ContainerSpec(TypedDict):
     """The host's setting ``work.containers``."""
     mounts: list[str]
     """Below which folders of the host something may be mounted."""
+    runtime_env: NotRequired[dict[str, str]]
+    """At ``full``: the variables of the runtime, which root runs; those of the work are told to the container alone."""
     name: str
-    folder: str
-    """The attempt's, which the container sees."""
+    folder: str  # the attempt's, which the container sees
     gpus: dict[str, list[str]]
     """The UUIDs of the granted devices, by vendor."""
 

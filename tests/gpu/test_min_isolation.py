@@ -93,7 +93,14 @@ def test_a_job_has_the_level_that_its_tenant_and_its_wish_say() -> None:
     assert level_of(both, job("files=kernel"), mps=False) == "full"
     assert level_of(both, job("memory=kernel"), mps=False) == "basic"
     assert level_of(weak, job(user="ann@lab"), mps=False) == "basic"
-    assert level_of(both, job("files=kernel", container={}), mps=False) == "off"
+    assert level_of(both, job("files=kernel", container={}), mps=False) == "off", "no runtime is there for it"
+    has_podman = cast("Any", {**kept(), "containers": ["podman"]})
+    assert is_kept_apart(has_podman) and not is_kept_apart({**kept(), "containers": ["lxc"]})
+    assert level_of(has_podman, job("files=kernel", container={}), mps=False) == "full"
+    assert level_of(has_podman, job(user="ann@lab", container={"runtime": "podman"}), mps=False) == "full"
+    assert level_of(has_podman, job(container={}), mps=False) == "off", "whose work it is has not changed"
+    for no in ({"container": {"runtime": "apptainer"}}, {"container": {}, "environment": {"python": ""}}):
+        assert level_of(has_podman, job("files=kernel", **no), mps=False) == "off"
     assert level_of(cast("Any", kept("off")), job("files=kernel"), mps=False) == "off"
     assert level_of(both, job("files=kernel"), mps=True) == "full", "its daemon has its uid"
     without_uids = {"setting": "auto", "levels": {"off": {}, "basic": {**BASIC, "files": "none"}, "full": FULL}}

@@ -4,10 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
 import signal
-import subprocess
-import tarfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -20,53 +17,14 @@ from actorgrid.actors.work.container_endings import failure_of_runtime
 from actorgrid.errors import ContainerFailed
 from tests.processes import until
 from tests.system.agent import Agent
-
-IMAGE = "localhost/actorgrid-tests:1"
-LIMITS = '[containers]\ndefault_ulimits = ["nofile=1024:1024", "nproc=1024:1024"]\n'
-ENGINES = (LIMITS, LIMITS + '[engine]\nruntime = "runc"\ncgroup_manager = "cgroupfs"\n')
-
-
-def podman(env: dict[str, str], *words: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        ["podman", *words], env={**os.environ, **env}, capture_output=True, text=True, timeout=100, check=False
-    )
+from tests.system.podman_store import IMAGE, podman, podman_store
 
 
 @pytest.fixture(scope="module")
 def env(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, str]]:
     """The variables by which Podman finds a store with a small image. Skips where it cannot run it."""
-    busybox = shutil.which("busybox")
-    if shutil.which("podman") is None or busybox is None:
-        pytest.skip("needs podman and a static busybox (Debian: podman crun runc busybox-static)")
-    folder = tmp_path_factory.mktemp("podman")
-    with tarfile.open(folder / "root.tar", "w") as archive:
-        archive.add(busybox, "bin/busybox")
-        for name in ("sh", "cat", "sleep", "env", "id", "pwd", "trap"):
-            link = tarfile.TarInfo(f"bin/{name}")
-            link.type, link.linkname = tarfile.SYMTYPE, "busybox"
-            archive.addfile(link)
-    store = f'[storage]\ndriver = "vfs"\ngraphroot = "{folder}/store"\nrunroot = "{folder}/run"\n'
-    (folder / "storage.conf").write_text(store)
-    found = {
-        "CONTAINERS_CONF": str(folder / "containers.conf"),
-        "CONTAINERS_STORAGE_CONF": str(folder / "storage.conf"),
-    }
-    said = ""
-    for engine in ENGINES:
-        (folder / "containers.conf").write_text(engine)
-        podman(found, "import", str(folder / "root.tar"), IMAGE)
-        tried = podman(found, "run", "--rm", "--network", "host", IMAGE, "sh", "-c", "echo ran")
-        if tried.stdout == "ran\n":
-            break
-        said = tried.stderr.strip()[-300:]
-    else:
-        pytest.skip(f"podman cannot run a container here: {said}")
-    yield found
-    # What was killed leaves its memory mounted, and folders with mounts in them cannot be removed.
-    mounts = [line.split()[1] for line in Path("/proc/self/mounts").read_text().splitlines()]
-    for mount in mounts:
-        if mount.startswith(f"{folder}/"):
-            subprocess.run(["umount", "--lazy", mount], check=False, capture_output=True)
+    with podman_store(tmp_path_factory.mktemp("podman")) as found:
+        yield found
 
 
 def test_a_command_runs_in_a_container_with_its_directory_and_mounts(

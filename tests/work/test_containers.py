@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import os
 import re
+import shutil
 import subprocess
+import tempfile
 from pathlib import Path
 from typing import Any
 
@@ -20,11 +22,18 @@ from actorgrid.actors.work.containers import (
     find_runtime,
     in_container,
 )
+from actorgrid.actors.work.containers_apart import (
+    check_image,
+    own_mounts,
+    runtime_variables,
+    runtimes_apart,
+    variables_file,
+)
 from actorgrid.actors.work.environment import by_vendor
 from actorgrid.actors.work.exec_child import ExecChild, ExecFiles
 from actorgrid.client.options import options_of
 from actorgrid.container_words import MOUNTS_MAX, is_container, is_image, mount_of
-from actorgrid.errors import BadRequest, ContainerFailed
+from actorgrid.errors import BadRequest, ContainerFailed, IsolationNotGiven
 from tests.processes import until
 
 ENV = {"PATH": "/usr/bin", "HOME": "/root", "CUDA_VISIBLE_DEVICES": "GPU-1", "SECRET": "s3cret", "LC_ALL": "C"}
@@ -263,3 +272,116 @@ def test_another_command_of_apptainer_goes_to_where_the_containers_processes_are
         assert os.waitpid(pid, 0)[1] == 0
         os.close(fault)
         apart.stdin.close()
+
+
+UID = 1_900_000_001
+
+
+def apart(folder: Path, runtime: str = "podman", **more: Any) -> dict[str, Any]:
+    """The spec of a container of work that has a uid of its own, whose attempt's folder that is."""
+    kept = {"level": "full", "uid": UID, "attempt": str(folder), "hidden": ["/srv/data", "/run/agent"], "read": []}
+    asked = spec(apart=kept, cwd=f"{folder}/home", **more)
+    asked["env"] |= {"LD_PRELOAD": "/tmp/evil.so", "NVIDIA_VISIBLE_DEVICES": "all", "ACTORGRID_ATTEMPT": "j.1"}
+    asked["container"] |= {"wish": {"image": "a/b:1", "runtime": runtime}, "folder": str(folder)}
+    asked["container"]["runtime_env"] = {"PATH": "/usr/bin", "HOME": "/root"}
+    return asked
+
+
+@pytest.mark.parametrize("runtime", ["podman", "docker"])
+def test_what_has_a_uid_is_nothing_more_than_that_in_its_container(tmp_path: Path, runtime: str) -> None:
+    asked = apart(tmp_path, runtime)
+    made = container_command(ContainerRuntime(runtime, f"/bin/{runtime}"), {"image": "a/b:1"}, asked, "n1", {})
+    text = " ".join(made)
+    for words in (f"--user {UID}:{UID} ", "--cap-drop ALL ", "--security-opt no-new-privileges ", "--ipc private "):
+        assert words in text
+    assert made.count("--user") == 1 and "--pids-limit" in made and "nproc=" in text
+    for never in ("--privileged", "--cap-add", "host --pid", "--device", "unconfined", "--env LD_PRELOAD", "s3cret"):
+        assert never not in text
+    assert "--pid private --uts private" in text or runtime == "docker", "which has no other words for it"
+    assert "--env NVIDIA_VISIBLE_DEVICES=void" in text
+    told = Path(made[made.index("--env-file") + 1])
+    assert told.stat().st_mode & 0o777 == 0o600 and told.parent == tmp_path
+    lines = told.read_text().splitlines()
+    assert {"SECRET=s3cret", "LD_PRELOAD=/tmp/evil.so"} <= set(lines) and not any("NVIDIA" in line for line in lines)
+    mounted = [word for word in made if word.startswith("type=bind")]
+    assert mounted == [
+        f"type=bind,source={tmp_path},target={tmp_path},readonly",
+        f"type=bind,source={tmp_path}/home,target={tmp_path}/home",
+    ]
+
+
+def test_root_runs_what_the_agent_finds_with_the_agents_variables(tmp_path: Path) -> None:
+    for folder in ("mine", "agents"):
+        (tmp_path / folder).mkdir()
+        (tmp_path / folder / "podman").write_text("#!/bin/sh\n")
+        (tmp_path / folder / "podman").chmod(0o755)
+    asked = apart(tmp_path, env={**ENV, "PATH": str(tmp_path / "mine")})
+    asked["container"]["runtime_env"] = {"PATH": str(tmp_path / "agents"), "HOME": "/root"}
+    del asked["container"]["wish"]["runtime"]
+    exec_ = command_inside(asked, ["ls"], {"LD_PRELOAD": "/x"}, os.getpid(), [], has_terminal=False)
+    expected = {"PATH": str(tmp_path / "agents"), "HOME": "/root", "ACTORGRID_ATTEMPT": "j.1"}
+    assert exec_.command[0] == str(tmp_path / "agents" / "podman") and exec_.env == expected
+    assert "LD_PRELOAD=/x\n" in Path(exec_.command[exec_.command.index("--env-file") + 1]).read_text()
+    made = in_container(asked)
+    assert made[0] == str(tmp_path / "agents" / "podman") and asked["env"] == expected
+    assert runtime_variables({"PATH": "/b", "LD_PRELOAD": "/x", "DOCKER_HOST": "d", "https_proxy": "p", "X": ""}) == {
+        "PATH": "/b",
+        "DOCKER_HOST": "d",
+        "https_proxy": "p",
+    }
+    # Apptainer makes none such, and is not looked for.
+    (tmp_path / "agents" / "podman").rename(tmp_path / "agents" / "apptainer")
+    assert runtimes_apart("auto", str(tmp_path / "agents") + "/") == ()
+
+
+@pytest.mark.parametrize(
+    "image",
+    ["/root/x.sif", "./x", "~/x", "oci-archive:/x", "dir:/root", "docker-archive:x", "sif:x", "oci:x:1", "a:/b"],
+)
+def test_an_image_that_root_would_read_of_the_host_is_refused(image: str) -> None:
+    with pytest.raises(IsolationNotGiven, match="a file of the host's"):
+        check_image(image)
+
+
+@pytest.mark.parametrize("image", ["a", "a/b:1", "docker.io/x/y@sha256:00", "docker://x/y:1", "host:5000/x:1", "a:1"])
+def test_an_image_of_a_registry_or_the_store_is_taken(image: str) -> None:
+    check_image(image)
+
+
+def test_what_cannot_be_told_or_mounted_is_refused_before_anybody_looks(tmp_path: Path) -> None:
+    with pytest.raises(IsolationNotGiven, match="several lines"):
+        variables_file(str(tmp_path), {"A": "a\nB=c"}, ["A"])
+    for source, target in (("/x,readonly", "/in"), ("/x", "/"), ("/x", "/proc/self"), ("/x", "/in/../sys")):
+        with pytest.raises(IsolationNotGiven):
+            own_mounts([{"source": source, "target": target, "read_only": False}], UID, "/a/j.1", [])
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root looks with the rights of another uid")
+def test_a_mount_is_of_what_its_uid_may_enter_by_a_way_that_root_alone_can_change(tmp_path: Path) -> None:
+    around = Path(tempfile.mkdtemp())
+    try:
+        around.chmod(0o755)
+        for name in ("open", "shut", "mine", "mine/inner", "shut/open", "data", "data/attempts"):
+            (around / name).mkdir(mode=0o755)
+        (around / "shut").chmod(0o700)
+        os.chown(around / "mine", UID, UID)
+        (around / "link").symlink_to(around / "open")
+        (around / "out").symlink_to(around / "shut" / "open")
+        os.mkfifo(around / "open" / "fifo")
+
+        def taken(source: Path | str) -> str:
+            hidden = [str(around / "data")]
+            mount = {"source": str(source), "target": "/in", "read_only": False}
+            return own_mounts([mount], UID, str(around / "data" / "attempts" / "j.1"), hidden)[0]["source"]  # type: ignore[list-item]
+
+        assert taken(around / "open") == taken(around / "link") == str(around / "open")
+        assert taken(around / "mine") == str(around / "mine")
+        for source in ("shut/open", "out", "none", "mine/inner", "data", "data/attempts", "open/fifo"):
+            with pytest.raises(IsolationNotGiven):
+                taken(around / source)
+        for source in ("/", "/proc", "/dev", "/sys/kernel", around, f"{around}/data/attempts/j.1/.."):
+            with pytest.raises(IsolationNotGiven):
+                taken(source)
+        assert (os.geteuid(), os.getegid()) == (0, 0)
+    finally:
+        shutil.rmtree(around)

@@ -18,6 +18,7 @@ from actorgrid.actors.ledger.record_types import AllocationRecord, JobRecord
 from actorgrid.errors import IsolationNotGiven
 from actorgrid.supervisors.server import Server
 
+from ..containers_apart import runtimes_apart
 from ..live_attempt import LiveAttempt
 from ..mps_variables import IN_CONTAINER, IN_GANG, may_join, mps_variables
 from ..work_records import WorkSpec
@@ -146,7 +147,7 @@ class WorkIsolation:
         level may give less, but whoever asks for nothing has the same level."""
         setting = self._server.host.settings.work.isolation
         if means is None:
-            return kept_apart(setting, "full", {})
+            return kept_apart(setting, "full", {}, self._containers())
         work = self._server.host.settings.work
         held = {**means.held, DISK_WATCH: bool(work.disk_bytes_max or work.disk_free_min_bytes)}
         containment = self._zygote.containment
@@ -154,4 +155,10 @@ class WorkIsolation:
             held = {name: has and not name.startswith("cgroup_") for name, has in held.items()}
         if with_nodes and held.get("cgroup_devices") and not all_nodes_known():
             held = {**held, "cgroup_devices": False}
-        return kept_apart(setting, means.best, held)
+        return kept_apart(setting, means.best, held, self._containers())
+
+    def _containers(self) -> tuple[str, ...]:
+        """The runtimes that have containers at full: they are started by root."""
+        if os.geteuid() != 0:
+            return ()
+        return runtimes_apart(self._server.host.settings.work.containers, os.environ.get("PATH", os.defpath))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 from actorgrid.actors.ledger.isolation_records import KeptApartRecord, Level, Setting
 from actorgrid.isolation_words import ASPECTS, COOPERATIVE, KERNEL, NONE
@@ -37,9 +37,17 @@ def enforced_at(level: Level, means: Mapping[str, bool]) -> dict[str, str]:
     }
 
 
-def kept_apart(setting: Setting, best: Level, means: Mapping[str, bool]) -> KeptApartRecord:
-    """What the host says of itself: the levels that *setting* lets work have, of those up to *best*."""
+def kept_apart(
+    setting: Setting, best: Level, means: Mapping[str, bool], containers: Iterable[str] = ()
+) -> KeptApartRecord:
+    """What the host says of itself: the levels that *setting* lets work have, of those up to *best*.
+
+    *containers*: the runtimes by which it has containers at full.
+    """
     allowed: tuple[Level, ...] = ("off",) if setting == "off" else ("off", "basic")
     if setting in ("auto", "full") and best == "full":
         allowed = (*allowed, "full")
-    return {"setting": setting, "levels": {level: enforced_at(level, means) for level in allowed}}
+    said: KeptApartRecord = {"setting": setting, "levels": {level: enforced_at(level, means) for level in allowed}}
+    if "full" in allowed and (runtimes := list(containers)):
+        said["containers"] = runtimes
+    return said

@@ -7,7 +7,7 @@ from functools import cache
 from pathlib import Path
 
 from actorgrid.actors.ledger.isolation_records import KeptApartRecord, Level, Setting
-from actorgrid.actors.ledger.kept_apart import has_uids, level_of, min_isolation_of, why_not_full
+from actorgrid.actors.ledger.kept_apart import level_of, min_isolation_of, why_not_full
 from actorgrid.actors.ledger.record_types import JobRecord
 from actorgrid.configs.paths import HostPaths
 from actorgrid.errors import IsolationNotGiven
@@ -15,6 +15,7 @@ from actorgrid.isolation_words import lacking
 
 from ..apart_records import ApartSpec
 from ..checkpoint_spec import own_checkpoint
+from ..containers_apart import runtime_variables
 from ..work_records import WorkSpec
 from .confine import lies_in
 from .own_folders import HOME, TMP
@@ -83,7 +84,7 @@ def keep_apart(
     """
     level = level_of(kept, job, mps=mps)
     asked = min_isolation_of(job)
-    why = why_not_full(job, mps=mps and not has_uids(kept)) if "full" in kept["levels"] else missing
+    why = why_not_full(job, kept, mps=mps) if "full" in kept["levels"] else missing
     if kept["setting"] == "full" and level != "full":
         raise _not_given("work.isolation = full", why)
     short = lacking(asked, kept["levels"].get(level, {}), but=("gpu_memory",)) if asked else []
@@ -94,6 +95,9 @@ def keep_apart(
         _full(spec, uid, paths, default_cwd, job["user_id"])
         if mps:
             spec["apart"]["shared_memory"] = str(paths.shared_memory_dir(uid))
+        if "container" in spec:
+            spec["apart"].pop("sockets", None)  # it does not see them
+            spec["container"]["runtime_env"] = runtime_variables(os.environ)
         return "full"
     if "container" in spec:
         return "off"  # its runtime mounts what it needs, and may need newuidmap for it
