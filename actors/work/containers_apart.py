@@ -32,6 +32,7 @@ _PROCESSES_OWN = ("/proc", "/sys", "/dev")
 _NOT_FROM_REGISTRIES = re.compile(
     r"(?!docker://)[A-Za-z0-9-]+:(//|/|\.)|(dir|oci|oci-archive|docker-archive|sif|tarball):"
 )
+_NAME = re.compile(r"[^\s=#*\0][^\s=\0]*")
 _ONE_LINE = re.compile(r"[^\n\r\0]*")
 _NVIDIA = ("NVIDIA_VISIBLE_DEVICES", "NVIDIA_DRIVER_CAPABILITIES", "NVIDIA_MIG_CONFIG_DEVICES")
 """By these a hook of NVIDIA's hands devices out, whoever was granted them; an image may have them, too."""
@@ -146,8 +147,9 @@ def variables_file(folder: str, env: Mapping[str, str], names: Iterable[str]) ->
     """A file of these variables for the runtime, which root alone can read. Raises IsolationNotGiven, OSError."""
     lines = []
     for name in names:
-        if not _ONE_LINE.fullmatch(env[name]) or not _ONE_LINE.fullmatch(name) or name.startswith("#"):
-            raise _refused("a variable of several lines cannot be told to a container at full", name)
+        # In such a file a name ends at the first =, and what is around it, or behind a #, is none.
+        if not _ONE_LINE.fullmatch(env[name]) or not _NAME.fullmatch(name):
+            raise _refused("a variable of several lines, or a name with such signs, cannot be told to it", name)
         lines.append(f"{name}={env[name]}\n")
     data = "".join(lines).encode("utf-8", "surrogateescape")
     path = os.path.join(folder, f"variables-{hashlib.sha256(data).hexdigest()[:16]}")

@@ -156,7 +156,8 @@ class ContainerSpec(TypedDict):
     runtime_env: NotRequired[dict[str, str]]
     """At ``full``: the variables of the runtime, which root runs; those of the work are told to the container alone."""
     name: str
-    folder: str  # the attempt's, which the container sees
+    folder: str
+    """The attempt's, which the container sees."""
     gpus: dict[str, list[str]]
     """The UUIDs of the granted devices, by vendor."""
 

@@ -349,8 +349,9 @@ def test_an_image_of_a_registry_or_the_store_is_taken(image: str) -> None:
 
 
 def test_what_cannot_be_told_or_mounted_is_refused_before_anybody_looks(tmp_path: Path) -> None:
-    with pytest.raises(IsolationNotGiven, match="several lines"):
-        variables_file(str(tmp_path), {"A": "a\nB=c"}, ["A"])
+    for name, value in (("A", "a\nB=c"), ("A=b", "c"), (" A", "b"), ("#A", "b"), ("A\nB", "c"), ("A*", "\r")):
+        with pytest.raises(IsolationNotGiven, match="several lines"):
+            variables_file(str(tmp_path), {name: value}, [name])
     for source, target in (("/x,readonly", "/in"), ("/x", "/"), ("/x", "/proc/self"), ("/x", "/in/../sys")):
         with pytest.raises(IsolationNotGiven):
             own_mounts([{"source": source, "target": target, "read_only": False}], UID, "/a/j.1", [])
