@@ -22,6 +22,7 @@ from .objects_section import ObjectsSection
 from .oidc_section import OidcSection
 from .placement_policy import PlacementPolicy
 from .section import ByteCount, Section, setting
+from .sessions_section import SessionsSection
 from .transports_section import TransportsSection
 
 FILES = {
@@ -300,6 +301,12 @@ class WorkSection(Section):
         "auto",
         "what work is kept in, so that nothing it forks escapes its end: the strongest there is, or that kind alone",
     )
+    cpu_limit: Literal["auto", "granted", "none"] = setting(
+        "auto",
+        "whether jobs are held to the processors that they asked for, where a cgroup v2 can: granted: all but "
+        "containers; auto: those that are kept apart at full; none: each may take what is idle",
+        live=True,
+    )
     isolation: Literal["auto", "off", "basic", "full"] = setting(
         "auto",
         "how far work is kept from the agent and from others' work: basic hides the agent's keys, full gives each user "
@@ -311,29 +318,6 @@ class WorkSection(Section):
         "an orderly stop ends running attempts (their jobs wait for the next start) or leaves them to it",
         live=True,
     )
-
-
-class SessionsSection(Section):
-    """Clients that send tasks straight to warm workers."""
-
-    max_sessions: int = setting(200, "sessions at once", live=True, ge=1, le=100_000)
-    max_leases_per_session: int = setting(64, "workers one session may hold", live=True, ge=1, le=4096)
-    renew_s: float = setting(2.0, "how often a client renews", ge=0.2, le=60)
-    expire_s: float = setting(10.0, "a session not renewed this long is closed", live=True, ge=1, le=600)
-    expire_afar_s: float = setting(
-        60.0, "the same for clients on other machines, which may be cut off for a while", live=True, ge=1, le=600
-    )
-
-    @model_validator(mode="after")
-    def _one_renewal_may_be_lost(self) -> SessionsSection:
-        for key in ("expire_s", "expire_afar_s"):
-            if getattr(self, key) < 2 * self.renew_s:
-                raise PydanticCustomError(
-                    "inconsistent",
-                    "{key} ({expire}) must be at least twice renew_s ({renew}), or one late renewal ends a session",
-                    {"key": key, "expire": getattr(self, key), "renew": self.renew_s},
-                )
-        return self
 
 
 class ModelGatewaySection(Section):

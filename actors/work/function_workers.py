@@ -314,4 +314,5 @@ class FunctionWorkers:
             **standby_spec(self._server, self._tag, "functions", worker_id, title, env),
             "attempts_dir": str(host.paths.attempts_dir),
             "calls_max": host.settings.work.calls_per_process,
+            "cpu_milli": key.cpu_milli if host.settings.work.cpu_limit == "granted" else 0,
         }

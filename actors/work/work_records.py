@@ -187,6 +187,8 @@ class WorkSpec(TypedDict):
     """Of each of its two streams, how much is kept."""
     memory_bytes: int
     """Of all its processes together; 0: no limit."""
+    cpu_milli: NotRequired[int]
+    """Thousandths of a processor that its cgroup holds it to, where there is one; missing, or 0: no limit."""
     device_memory: NotRequired[dict[str, int]]
     """Of a device's memory, by its address on the bus, what the kernel lets all its processes have, in bytes."""
     isolation_s: float
@@ -447,6 +449,7 @@ _SPEC_MUST = {
 }
 _SPEC_MAY = {
     "title": _text,
+    "cpu_milli": _whole,
     "command": _texts,
     "cwd": _text,
     "stdin": _or_none(_text),

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from actorgrid.actors.work.isolation import calls
-from actorgrid.actors.work.isolation.levels import STATED, enforced_at
+from actorgrid.actors.work.isolation.levels import CPU_AT_BASIC, DISK_WATCH, STATED, enforced_at
 from actorgrid.actors.work.isolation.probes import MEANS, Means, means_from, try_out
 
 root_only = pytest.mark.skipif(os.geteuid() != 0, reason="only root can change its uid, mount, or drop capabilities")
@@ -64,6 +64,10 @@ def test_a_level_says_who_enforces_what_and_never_more_than_was_tried() -> None:
     assert enforced_at("full", not_root)["files"] == enforced_at("full", not_root)["pids"] == "kernel"
     assert enforced_at("basic", not_root)["files"] == enforced_at("basic", not_root)["processes"] == "none"
     assert enforced_at("basic", {**everything, "cgroup_pids": False})["pids"] == "none"  # root is not counted
+    assert [enforced_at(level, everything)["cpu"] for level in ("off", "basic", "full")] == ["none", "none", "kernel"]
+    always = {**everything, CPU_AT_BASIC: True, DISK_WATCH: True}
+    assert [enforced_at(level, always)["cpu"] for level in ("off", "basic", "full")] == ["none", "kernel", "kernel"]
+    assert enforced_at("basic", everything)["disk"] == "none" and enforced_at("off", always)["disk"] == "cooperative"
     assert all(set(enforced_at(level, {})) == set(STATED) for level in ("off", "basic", "full"))
 
 

@@ -24,7 +24,7 @@ from ..mps_variables import IN_CONTAINER, IN_GANG, may_join, mps_variables
 from ..work_records import WorkSpec
 from ..zygote_link import ZygoteLink
 from .device_nodes import all_nodes_known
-from .levels import DISK_WATCH, kept_apart
+from .levels import CPU_AT_BASIC, DISK_WATCH, kept_apart
 from .plan import keep_apart
 from .probes import Means
 from .uids import WorkUids
@@ -82,7 +82,7 @@ class WorkIsolation:
                 means = self._zygote.means
                 kept = self._kept(means)
         missing = means.missing() if means is not None else []
-        keep_apart(
+        level = keep_apart(
             spec,
             job,
             kept,
@@ -92,6 +92,9 @@ class WorkIsolation:
             mps=mps,
             default_cwd=not job.get("cwd") and "working_dir" not in spec,
         )
+        limit = self._server.host.settings.work.cpu_limit
+        if limit == "granted" or (limit == "auto" and level == "full"):
+            spec["cpu_milli"] = (job.get("resources") or {}).get("cpu_milli", 0)
 
     def may_be_full(self, user: str) -> bool:
         """Whether workers of that user's sessions are to have a uid of its own, as far as that is known yet."""
@@ -153,6 +156,10 @@ class WorkIsolation:
         containment = self._zygote.containment
         if containment is None or containment.kind != "cgroup":
             held = {name: has and not name.startswith("cgroup_") for name, has in held.items()}
+        if work.cpu_limit == "none":
+            held = {**held, "cgroup_cpu": False}
+        elif work.cpu_limit == "granted":
+            held = {**held, CPU_AT_BASIC: True}
         if with_nodes and held.get("cgroup_devices") and not all_nodes_known():
             held = {**held, "cgroup_devices": False}
         return kept_apart(setting, means.best, held, self._containers())

@@ -12,11 +12,13 @@ STATED = tuple(name for name in ASPECTS if name != "gpu_memory")
 
 DISK_WATCH = "disk_watch"
 """Beside what was tried: whether the host's settings have it end work for what it holds of the disk."""
+CPU_AT_BASIC = "cpu_at_basic"
+"""The same: whether they hold work at ``basic`` to its processors, too."""
 
 
 def enforced_at(level: Level, means: Mapping[str, bool]) -> dict[str, str]:
     """Who enforces each of STATED for work at *level*, on a host that has *means* (probes.MEANS, as they were tried,
-    and DISK_WATCH).
+    DISK_WATCH and CPU_AT_BASIC).
 
     Never more than is true of the weakest work at that level, nor of work that asks for none of it.
     """
@@ -25,12 +27,14 @@ def enforced_at(level: Level, means: Mapping[str, bool]) -> dict[str, str]:
     hidden = level != "off" and means.get("mounts", False)
     shut = level == "full" and means.get("landlock", False) and not means.get("uid", False)
     counted = apart or not means.get("uid", False)  # root's own processes are not
+    # A container's client is in the group, and what it starts may be elsewhere.
+    holds_cpu = level == "full" or (level == "basic" and means.get(CPU_AT_BASIC, False))
     return {
         "files": KERNEL if apart and (hidden or shut) else COOPERATIVE if hidden else NONE,
         "processes": KERNEL if apart else NONE,
         "memory": KERNEL if means.get("cgroup_memory", False) else COOPERATIVE,
         "disk": COOPERATIVE if means.get(DISK_WATCH, False) else NONE,
-        "cpu": NONE,
+        "cpu": KERNEL if means.get("cgroup_cpu", False) and holds_cpu else NONE,
         "pids": KERNEL if means.get("cgroup_pids", False) or (counted and means.get("pid_limit", False)) else NONE,
         "devices": KERNEL if means.get("cgroup_devices", False) else COOPERATIVE,
         "network": NONE,

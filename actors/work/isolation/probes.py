@@ -47,6 +47,7 @@ MEANS: dict[str, str] = {
     "seccomp": "a filter of system calls",
     "pid_limit": "a limit on the processes of a uid",
     "cgroup_memory": "a cgroup v2 that limits memory",
+    "cgroup_cpu": "a cgroup v2 that limits processors",
     "cgroup_pids": "a cgroup v2 that limits processes",
     "cgroup_devices": "device nodes that were not granted refused by a cgroup v2",
 }
@@ -111,6 +112,7 @@ def try_out() -> Means:
         "seccomp": _tried(_refuse_a_call),
         "pid_limit": _tried(_fork_beyond_the_limit),
         "cgroup_memory": _handed_down("memory"),
+        "cgroup_cpu": _handed_down("cpu"),
         "cgroup_pids": _handed_down("pids"),
         "cgroup_devices": _tried(_shut_a_device),
     }
