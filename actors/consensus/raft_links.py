@@ -267,7 +267,8 @@ class RaftLinks:
             # A member that speaks for another: its certificate is good, its software is not.
             self.refused["of another sender"] += 1
             return
-        bulk = self._bulk if message.kind == "snapshot" else None
+        # Not for whoever says that it leads: it would take memory, and the place of a snapshot that a leader sends.
+        bulk = self._bulk if message.kind == "snapshot" and self._replica.heeds(message.sender) else None
         if bulk is not None and bulk.takes(host_id, self._known().get(host_id), message):
             return
         self._on_message(host_id, message)

@@ -237,6 +237,10 @@ class Replica:
         nodes = sorted({*self.members.voters, *self.members.voters_outgoing})
         return {"nodes": nodes, "epoch": self.ledger.epoch, "index": self.ledger.index, "term": self.ledger.term}
 
+    def heeds(self, node: int) -> bool:
+        """Whether *node* may lead this one, as far as is known here."""
+        return self._core.heeds(node)
+
     def unreachable(self, node: int) -> None:
         """Tell the core that a message to *node* was lost on this side."""
         self._core.report_unreachable(node)

@@ -202,6 +202,10 @@ class RaftCore:
         """Take *voters* in place of ``RaftConfig.electorate``."""
         self._electorate.told(voters)
 
+    def heeds(self, node: int) -> bool:
+        """Whether *node* may lead this one, as far as it knows: for a caller that does work before ``step``."""
+        return node == self._leader or self._electorate.heeds(node)
+
     def hears_leader(self) -> bool:
         """Whether a leader was heard so lately that votes against it are not even considered.
 

@@ -77,9 +77,13 @@ class Electorate:
         """Whether *node* votes, or did, as far as is known here."""
         return node in self._known or node in self._told
 
+    def heeds(self, node: int) -> bool:
+        """Whether *node* may say that it leads: it votes as far as is known, or nothing is known of who does."""
+        return self.knows(node) or not (self._known or self._told)
+
     def counts(self, msg: Message, term: int, leader: int) -> bool:
         """Whether *msg* may do what it says to a node in *term* that follows *leader*."""
-        if self.knows(msg.sender) or not (self._known or self._told):
+        if self.heeds(msg.sender):
             return True  # who was told nothing, and has just joined, could never hear of any leader otherwise
         # Of a leader not known to vote: only an old one, which is told of the later term, or the one followed already.
         if msg.kind in FROM_LEADER:

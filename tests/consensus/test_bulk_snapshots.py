@@ -16,6 +16,7 @@ from actorgrid.actors.consensus import bulk_snapshots
 from actorgrid.actors.consensus.actor import Consensus
 from actorgrid.actors.consensus.bulk_snapshots import BulkSnapshots
 from actorgrid.actors.ledger.commands import SetSetting
+from actorgrid.actors.raft.messages import ConfState, Message, SnapshotChunk
 from actorgrid.actors.security.certificates import fingerprint
 from actorgrid.errors import NotFound, PeerGone
 from actorgrid.supervisors.inline import InlineNode
@@ -27,6 +28,7 @@ from tests.transports.peer_certificates import Authority
 
 MIB = 2**20
 LARGE = 12 * MIB
+NOT_KNOWN = "of a node that is not known to vote"
 
 
 class SocketTown(Town):
@@ -216,3 +218,21 @@ def test_pieces_are_for_the_host_that_the_snapshot_is_on_its_way_to(town: Socket
     for host_id, name in (("c", offer.name), ("b", offer.name._replace(checksum=1))):
         with pytest.raises(NotFound), bulk._open(host_id, bulk_snapshots._source(name)):
             pass
+
+
+@pytest.mark.system
+def test_nothing_is_fetched_from_a_learner_that_says_it_leads(tmp_path: Path) -> None:
+    town = SocketTown(tmp_path)
+    try:
+        town.found("a")
+        town.join("b")
+        town.until(town.settled, "b has what a has")
+        leader, liar = town.live["a"], town.live["b"]
+        assert set(leader._replica.status().config.learners) == {2} and liar._links is not None
+        chunk = SnapshotChunk(10**6, 1_000, ConfState(voters=(2,)), 0, LARGE, 0, b"odd")
+        liar._links.send((Message("snapshot", 1, 2, 1_000, chunk=chunk),))
+        town.until(lambda: leader._replica.messages_refused.get(NOT_KNOWN, 0) == 1, "it has come")
+        assert town.bulk("a")._bring is None
+        assert leader._replica.status().role == "leader"
+    finally:
+        town.close()
