@@ -74,7 +74,7 @@ class GpusSection(Section):
     mps: bool = setting(
         False,
         "hold shares of NVIDIA's GPUs to their compute and gpu_memory by NVIDIA's MPS, one daemon for each GPU and "
-        "tenant; the fault of one ends its neighbours of that tenant",
+        "tenant, or user with a uid of its own; the fault of one ends its neighbours there",
         live=True,
     )
     heat_control: str = setting(
