@@ -6,6 +6,7 @@ import json
 import os
 import shutil
 import signal
+import socket
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -182,6 +183,12 @@ def test_nothing_that_a_hostile_share_tries_on_another_tenants_goes_through(host
         tried = said_by(host, ann, HOSTILE, json.dumps(facts))
         assert {name: said for name, said in tried.items() if said not in REFUSED} == {}
         assert is_alive(daemon["pid"])
+        with socket.socket(
+            socket.AF_UNIX
+        ) as root:  # which may open it: no client has another uid
+            root.connect(f"{facts['pipe here']}/control")
+            root.sendall(b"client")
+            assert root.recv(4096) == b"User did not send valid credentials"
         assert bob.http.get(f"/api/jobs/{job_id}")["state"] == "running"
         bob.cancel(job_id)
 
