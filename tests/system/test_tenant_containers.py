@@ -193,9 +193,9 @@ def test_its_ordinary_work_is_done_and_said_to_be_held_by_the_kernel(stage: Stag
     until(lambda: podman(stage.env, "ps", "--all", "--quiet").stdout == "", "nothing of it to be left", within_s=60)
 
 
-def test_a_runtime_that_cannot_is_told_beforehand(stage: Stage) -> None:
-    with (
-        client_of(stage.host, "ann", "lab") as ann,
-        pytest.raises(IsolationNotGiven, match="apptainer has no containers"),
-    ):
-        said(ann, "true", container_runtime="apptainer", min_isolation="kernel")
+def test_what_cannot_be_so_kept_is_refused_to_a_tenant_and_runs_for_others(stage: Stage, tmp_path: Path) -> None:
+    with client_of(stage.host, "ann", "lab") as ann:
+        with pytest.raises(IsolationNotGiven, match="a container of work that this host keeps apart"):
+            said(ann, "true", container_runtime="apptainer")
+    with actorgrid.connect(data_dir=stage.host.data_dir) as own:
+        assert said(own, "id -u", cwd=str(tmp_path), env=stage.env) == "0\n"

@@ -183,9 +183,7 @@ def test_nothing_that_a_hostile_share_tries_on_another_tenants_goes_through(host
         tried = said_by(host, ann, HOSTILE, json.dumps(facts))
         assert {name: said for name, said in tried.items() if said not in REFUSED} == {}
         assert is_alive(daemon["pid"])
-        with socket.socket(
-            socket.AF_UNIX
-        ) as root:  # which may open it: no client has another uid
+        with socket.socket(socket.AF_UNIX) as root:  # which may open it: no client has another uid
             root.connect(f"{facts['pipe here']}/control")
             root.sendall(b"client")
             assert root.recv(4096) == b"User did not send valid credentials"

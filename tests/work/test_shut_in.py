@@ -164,3 +164,16 @@ def test_one_tenant_at_a_time_in_the_order_of_their_grants(rig: Rig) -> None:
     os.kill(pid, signal.SIGKILL)
     rig.ended("first.1")
     assert rig.ended("second.1")["state"] == "succeeded"
+
+
+@is_nobody
+def test_a_tenants_container_does_not_get_what_the_agent_may_read(rig: Rig) -> None:
+    token = rig.context.paths.token_file
+    mount = {"source": str(token.parent), "target": "/in", "read_only": True}
+    box = {"image": "localhost/x:1", "mounts": [mount]}
+    rig.submit("boxed", command=["cat", f"/in/{token.name}"], container=box, user_id=ANN)
+    rig.grant("boxed")
+    rig.node.run_until(lambda: rig.job("boxed")["state"] == "failed", what="it to be refused")
+    job = rig.job("boxed")
+    assert (job["state"], job["error"]["code"]) == ("failed", "IsolationNotGiven")
+    assert "may not make" in json.dumps(job["error"])

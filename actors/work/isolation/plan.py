@@ -7,7 +7,7 @@ from functools import cache
 from pathlib import Path
 
 from actorgrid.actors.ledger.isolation_records import KeptApartRecord, Level, Setting
-from actorgrid.actors.ledger.kept_apart import level_of, min_isolation_of, why_not_full
+from actorgrid.actors.ledger.kept_apart import level_of, min_isolation_of, wanted_level, why_not_full
 from actorgrid.actors.ledger.record_types import JobRecord
 from actorgrid.configs.paths import HostPaths
 from actorgrid.errors import IsolationNotGiven
@@ -78,9 +78,11 @@ def keep_apart(
 ) -> Level:
     """Add to the spec of an attempt of *job* how it is kept apart, on a host that says *kept*; gives how far.
 
-    Raises IsolationNotGiven where the setting is ``full`` and this work cannot have that, and where less is enforced
-    than it asks for; by itself it has ``basic``. *missing*: what the host lacks for ``full``, for people.
-    *mps*: whether it has a share under MPS. *default_cwd*: whether its directory was chosen for it.
+    Raises IsolationNotGiven where the setting is ``full`` and this work cannot have that, where less is enforced than
+    it asks for, and for a container that cannot have what other work of its user has; other work has ``basic``.
+
+    *missing*: what the host lacks for ``full``, for people. *mps*: whether it has a share under MPS.
+    *default_cwd*: whether its directory was chosen for it.
     """
     level = level_of(kept, job, mps=mps)
     asked = min_isolation_of(job)
@@ -99,6 +101,9 @@ def keep_apart(
             spec["apart"].pop("sockets", None)  # it does not see them
             spec["container"]["runtime_env"] = runtime_variables(os.environ)
         return "full"
+    if "container" in spec and "full" in kept["levels"] and wanted_level(kept, job) == "full":
+        # Its runtime has what the agent has, and would mount the agent's keys or another's files for who asks for it.
+        raise _not_given("a container of work that this host keeps apart", why)
     if "container" in spec:
         return "off"  # its runtime mounts what it needs, and may need newuidmap for it
     apart = basic_spec("off" if level == "off" else "basic", paths, spec["cwd"])
