@@ -9,7 +9,7 @@ from typing import Any
 
 import msgpack
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from actorgrid.actors.consensus.actor import CATCH_UP_S, Consensus
@@ -200,6 +200,7 @@ def hostile(town: SigningTown, sender: str, *bodies: bytes, to: str = "n") -> No
     town.node.advance(1.0)
 
 
+@pytest.mark.system
 def test_what_a_learner_says_of_who_votes_is_not_taken_and_it_leads_no_newcomer(town: SigningTown) -> None:
     town.join("d")
     town.until(town.settled, "four hosts")
@@ -281,6 +282,7 @@ anything = st.recursive(
 three = st.lists(anything, min_size=3, max_size=3)
 
 
+@settings(max_examples=50)
 @given(st.binary(max_size=100) | anything.map(msgpack.packb) | three.map(msgpack.packb))
 def test_what_is_no_question_and_no_answer_is_refused_by_name(body: bytes) -> None:
     try:

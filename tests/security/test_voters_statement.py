@@ -160,18 +160,20 @@ anything = st.recursive(
 )
 
 
+@settings(max_examples=50)
 @given(st.binary(max_size=300) | anything.map(msgpack.packb))
 def test_what_is_no_statement_is_refused_by_name(data: bytes) -> None:
     with pytest.raises((MalformedMessage, StatementRefused)):
         check(data)
 
 
+@settings(max_examples=40)
 @given(st.sampled_from(["authority", "body", "signature"]), anything)
 def test_with_any_part_replaced_it_is_refused_by_name(name: str, value: Any) -> None:
     refused_by_name(msgpack.packb({**msgpack.unpackb(STATEMENT), name: value}))
 
 
-@settings(max_examples=40)  # each is signed and checked
+@settings(max_examples=25)  # each is signed and checked
 @given(st.data())
 def test_a_voter_that_signs_nonsense_is_refused_by_name(data: st.DataObject) -> None:
     fields = msgpack.unpackb(msgpack.unpackb(STATEMENT)["body"])
