@@ -25,7 +25,7 @@ from actorgrid.output_paths import OUTPUT_FILES_MAX, OUTPUT_PATH_BYTES_MAX, insi
 from actorgrid.working_dir import leads_out
 
 from .attempt_dir import AttemptDir
-from .isolation.work_folder import FOLDER, LISTED, READ, WorkFolder, rights_of
+from .isolation.work_folder import FOLDER, LISTED, READ, WorkFolder, covered_places, rights_of
 from .work_records import KeptOutputs, WorkSpec
 
 COPY_BYTES = 1 << 20
@@ -109,6 +109,7 @@ class _Copy:
         self._moves = source.moves
         self._owner = source.folder.owner
         self._has_ours = source.has_ours
+        self._covered = covered_places(source.folder.owner)
         self._entries = 0
         self.files = 0
         self.size_bytes = 0
@@ -157,6 +158,7 @@ class _Copy:
                         raise
                     with rights_of(self._owner):  # no link, but it may have become one: then it is refused here
                         held.append(os.open(part, FOLDER | os.O_NOFOLLOW, dir_fd=held[-1]))
+                    self._check_seen(held[-1])
                     continue
                 hops += 1
                 if target.startswith("/") or hops > HOPS_MAX:
@@ -195,6 +197,7 @@ class _Copy:
     def _children(self, within: int, name: str, path: str, depth: int) -> None:
         folder = self._opened(within, name, LISTED)
         try:
+            self._check_seen(folder)
             with os.scandir(folder) as listed:
                 names = sorted(entry.name for entry in islice(listed, ENTRIES_MAX + 1))
             for child in names:
@@ -204,6 +207,12 @@ class _Copy:
                     raise _Refused(CHANGED) from None
         finally:
             os.close(folder)
+
+    def _check_seen(self, folder: int) -> None:
+        """Where the work has something of its own in the place of a folder, what lies there for others is not its."""
+        found = os.fstat(folder)
+        if (found.st_dev, found.st_ino) in self._covered:
+            raise _Refused("it lies in a folder that the work did not see")
 
     def _opened(self, within: int, name: str, flags: int) -> int:
         try:

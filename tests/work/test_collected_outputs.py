@@ -30,7 +30,7 @@ from actorgrid.output_paths import inside, is_outputs
 
 def taken(cwd: Path, wanted: list[str], into: Path, bytes_max: int, *, level: str = "off", **fields: Any) -> Collected:
     """What comes of collecting out of *cwd* what work at *level* left there."""
-    apart = {"level": level, "uid": 0}
+    apart = {"level": level, "uid": 0, "hidden": []}
     held = WorkFolder({"cwd": str(cwd), "apart": apart, "outputs": {}}, cwd.parent / "attempts" / "j.1")  # type: ignore[typeddict-item]
     try:
         return collect(OutputSource(held, **fields), wanted, into, bytes_max)

@@ -1,18 +1,15 @@
-"""Files of jobs at full that the agent has to do with, under both kinds of agent: checkpoints, environments, outputs.
+"""Files of jobs at full that the agent has to do with, under both kinds of agent: checkpoints and outputs.
 
 Each is what it is at basic, and leads nobody to what is not its own.
 """
 
 from __future__ import annotations
 
-import io
 import json
 import os
 import shutil
 import signal
-import subprocess
 import sys
-import tarfile
 import tempfile
 import textwrap
 from collections.abc import Iterator
@@ -21,54 +18,22 @@ from typing import Any
 
 import pytest
 
-from actorgrid.actors.work.isolation.probes import SHUT_IN_NEEDS, try_out
-from actorgrid.actors.work.isolation.user_environments import environments_of
-from actorgrid.actors.work.process_tree import descendants, living
 from actorgrid.checkpoints import READY_MARK
-from actorgrid.python_environment import python_environment
-from actorgrid.transports.task_frames import ENVIRONMENT_HERE, encode_environment_wanted
-from tests.wheels import make_wheel
-from tests.work.hostile_jobs import HOSTILE, REFUSED
-from tests.work.rig import RawClient, Rig
+from tests.work.apart_rig import ANN, BOB, SECRET, check_as_nobody, level_of, rig_that_keeps_apart, said
+from tests.work.rig import Rig
 
 pytestmark = pytest.mark.system
 is_root = pytest.mark.skipif(
     os.geteuid() != 0, reason="only root can start an agent that is another user, or give uids"
 )
 
-ANN, BOB = "ann@lab", "bob@works"
-SECRET = "known to the agent alone"
-
 
 @is_root
 def test_all_of_these_hold_for_an_agent_that_is_not_root() -> None:
-    missing = [name for name in SHUT_IN_NEEDS if not try_out().has(name)]
-    if missing:
-        pytest.skip(f"this kernel has no {', '.join(missing)}")
-    with tempfile.TemporaryDirectory() as folder:
-        os.chmod(folder, 0o777)
-        command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-m", "system", __file__]
-        launcher = [sys.executable, "-m", "tests.unprivileged", *command, f"--basetemp={folder}/tests"]
-        environment = {**os.environ, "TMPDIR": folder}
-        root = Path(__file__).resolve().parents[2]
-        run = subprocess.run(launcher, env=environment, cwd=root, capture_output=True, text=True)
-    assert run.returncode == 0, run.stdout[-6000:] + run.stderr[-2000:]
-    assert " passed" in run.stdout
+    check_as_nobody(__file__)
 
 
-@pytest.fixture(scope="module")
-def rig() -> Iterator[Rig]:
-    if try_out().best != "full":
-        pytest.skip(f"this host cannot keep work apart: {'; '.join(try_out().missing())}")
-    around = Path(tempfile.mkdtemp())
-    around.chmod(0o755)
-    made = Rig(around / "data")
-    made.context.paths.token_file.write_text(SECRET)
-    made.start_manager()
-    yield made
-    made.close()
-    subprocess.run(["chmod", "-R", "u+w", str(around)], check=True)  # packages that nobody is to write
-    shutil.rmtree(around)
+rig = pytest.fixture(scope="module")(rig_that_keeps_apart)
 
 
 @pytest.fixture
@@ -78,16 +43,6 @@ def shared() -> Iterator[Path]:
     folder.chmod(0o777)
     yield folder
     shutil.rmtree(folder)
-
-
-def level_of(rig: Rig, attempt_id: str) -> str:
-    spec = rig.dir(attempt_id).read_spec()
-    assert spec is not None
-    return spec.get("apart", {}).get("level", "off")
-
-
-def said(rig: Rig, attempt_id: str) -> str:
-    return rig.output(attempt_id) + rig.output(attempt_id, "stderr")
 
 
 def start(rig: Rig, name: str, program: str, *arguments: str, user: str = ANN, **fields: Any) -> str:
@@ -409,183 +364,18 @@ def test_a_directory_that_the_work_may_not_have_gives_nothing_and_gets_nothing(r
     fields = {"cwd": str(cwd), "outputs": wanted, "checkpoint": {"path": "made/here"}}
     job = rig.run(name, command=["true"], user_id=ANN, **fields)
     assert not [path for path in rig.dir(f"{name}.1").outputs.rglob("*") if path.is_file()]
-    assert not (cwd / "made").exists()
+    assert not os.path.exists("/made") and not (cwd / "made" / "here").exists()
     # Around the agent's files a uid of its own may be, and what a link of /proc means is each process's own.
     may_run = where == "by a link of /proc" or (where == "around it" and os.geteuid() == 0)
     assert job["state"] == "failed" or may_run, said(rig, f"{name}.1")
 
 
-# -- Python environments
-
-
-@pytest.fixture(scope="module")
-def index() -> Iterator[Path]:
-    """A folder of packages that everybody can read."""
-    folder = Path(tempfile.mkdtemp())
-    folder.chmod(0o755)
-    make_wheel(folder, "of_folder", "1.5", "VALUE = 42\n")
-    yield folder
-    shutil.rmtree(folder)
-
-
-def environment(rig: Rig, index: Path, *requirements: str) -> str:
-    """The digest of what a job asks for."""
-    lines = ["--no-index", f"--find-links {index}", *requirements]
-    spec = python_environment(requirements="\n".join(lines))
-    rig.blob(spec.to_bytes())
-    return spec.digest
-
-
-USES = "import of_folder, sys, os; print(of_folder.VALUE, sys.prefix, os.stat(sys.prefix).st_uid == os.getuid())"
-
-
-def test_an_environment_is_built_once_for_a_user_and_is_nobody_elses(rig: Rig, index: Path) -> None:
-    digest, places = environment(rig, index, "of_folder>=1"), []
-    for name, user in (("e1", ANN), ("e2", ANN), ("e3", BOB)):
-        command = ["python", "-c", USES]
-        job = rig.run(name, command=command, user_id=user, environment=digest, cwd=str(index))
-        assert job["state"] == "succeeded", said(rig, f"{name}.1")
-        assert level_of(rig, f"{name}.1") == "full"
-        value, place, is_own = rig.output(f"{name}.1").split()
-        assert (value, is_own) == ("42", "True")
-        assert ("building environment" in rig.output(f"{name}.1", "stderr")) == (name != "e2")
-        places.append(Path(place))
-    assert places[0] == places[1] != places[2]
-    assert all(place.is_relative_to(rig.paths.users_dir) for place in places)
-    assert not rig.paths.environments_dir.exists() or not os.listdir(rig.paths.environments_dir)
-    # What one has is not there for the other to be read, let alone to be changed.
-    site = next(places[0].glob("lib/python*/site-packages")) / "of_folder.py"
-    program = f"import os; print(os.path.exists({str(site)!r})); open({str(site)!r}, 'w')"
-    job = rig.run("e4", command=["python3", "-c", program], user_id=BOB)
-    assert job["state"] == "failed" and ("PermissionError" in said(rig, "e4.1") or "False" in said(rig, "e4.1"))
-    assert site.read_text() == "VALUE = 42\n"
-
-
-def test_a_function_goes_on_in_the_python_of_its_environment(rig: Rig, index: Path) -> None:
-    def look() -> str:
-        import sys
-
-        import of_folder
-
-        return f"{of_folder.VALUE} in {sys.prefix}"
-
-    digest = environment(rig, index, "of_folder")
-    rig.submit_function("fe", look, user_id=ANN, environment=digest, cwd=str(index))
-    job = rig.run("fe")
-    assert job["state"] == "succeeded", job["error"]
-    assert level_of(rig, "fe.1") == "full"
-    assert str(rig.paths.users_dir).encode() in rig.dir("fe.1").result.read_bytes()
-
-
-BACKEND = """
-import contextlib, io, json, os, sys, zipfile
-FACTS = {facts!r}
-def build_wheel(folder, config_settings=None, metadata_directory=None):
-    sys.argv = ["hostile", FACTS]
-    said = io.StringIO()
-    with contextlib.redirect_stdout(said):
-        exec({program!r}, {{}})
-    while {waits}:
-        os.stat("/")
-    name = "hostile_build-1-py3-none-any.whl"
-    files = {{
-        "hostile_build.py": "SAID = " + repr(said.getvalue()) + "; ENV = " + repr(dict(os.environ)),
-        "hostile_build-1.dist-info/METADATA": "Metadata-Version: 2.1\\nName: hostile_build\\nVersion: 1\\n",
-        "hostile_build-1.dist-info/WHEEL": "Wheel-Version: 1.0\\nRoot-Is-Purelib: true\\nTag: py3-none-any\\n",
-        "hostile_build-1.dist-info/RECORD": "",
-    }}
-    with zipfile.ZipFile(os.path.join(folder, name), "w") as archive:
-        for each, text in files.items():
-            archive.writestr(each, text)
-    return name
-"""
-
-
-def make_hostile_package(index: Path, facts: str, waits: str) -> None:
-    """A source package whose build tries all that hostile jobs try."""
-    project = '[build-system]\nrequires = []\nbuild-backend = "backend"\nbackend-path = ["."]\n'
-    project += '[project]\nname = "hostile_build"\nversion = "1"\n'
-    program = HOSTILE.replace("os.getppid()", "facts['agent']")  # its parent is the tool that builds, and its own
-    files = {"pyproject.toml": project, "backend.py": BACKEND.format(facts=facts, program=program, waits=waits)}
-    files["PKG-INFO"] = "Metadata-Version: 2.1\nName: hostile_build\nVersion: 1\n"
-    with tarfile.open(index / "hostile_build-1.tar.gz", "w:gz") as archive:
-        for name, text in files.items():
-            info = tarfile.TarInfo(f"hostile_build-1/{name}")
-            info.size = len(text.encode())
-            archive.addfile(info, io.BytesIO(text.encode()))
-
-
-def test_a_hostile_build_gets_no_further_than_its_job_and_one_that_is_killed_is_built_anew(
-    rig: Rig, index: Path
-) -> None:
-    paths = rig.context.paths
-    uid = json.loads((paths.data_dir / "uids.json").read_text())[BOB] if os.geteuid() == 0 else 0
-    facts = {
-        "token": str(paths.token_file),
-        "data": str(paths.data_dir),
-        "sockets": str(paths.work_sockets_dir),
-        "secret": str(environments_of(paths, uid, BOB) / environment(rig, index, "of_folder>=1") / "pyvenv.cfg"),
-        "other": os.getpid(),
-        "agent": os.getpid(),
-        "mine": str(rig.dir("hb.2").path),
-    }
-    assert Path(facts["secret"]).exists(), "the test before has had it built"
-    gate = index / "gate"
-    make_hostile_package(index, json.dumps(facts), f"not os.path.exists({str(gate)!r})")
-    digest = environment(rig, index, "hostile_build")
-    shows = ["python", "-c", "import hostile_build; print(hostile_build.SAID.strip()); print(hostile_build.ENV)"]
-    rig.submit("hb", command=shows, user_id=ANN, environment=digest, retries_left=1, cwd=str(index))
-    first = rig.grant("hb")
-    rig.node.run_until(lambda: "building environment" in rig.output(first, "stderr"), what="it is built")
-    shim = rig.dir(first).shim_pid() or 0
-    rig.node.run_until(lambda: len(living(descendants(shim))) > 2, what="its build runs")
-    os.kill(shim, signal.SIGKILL)
-    rig.ended(first)
-    gate.touch()
-    job = rig.run("hb")
-    assert job["state"] == "succeeded", said(rig, "hb.2")
-    tried, env = rig.output("hb.2").splitlines()
-    went_through = {name: text for name, text in json.loads(tried).items() if text not in REFUSED}
-    own = {"attempts": "['hb.2']", "control socket": "['doors']"} if os.geteuid() == 0 else {}
-    assert went_through == own
-    assert "ACTORGRID_CREDENTIAL_FILE" not in env
-
-
 @is_root
-def test_a_session_has_its_users_environments(rig: Rig, index: Path) -> None:
-    digest = environment(rig, index, "of_folder")
-    grant = rig.lease("L-env", session_id="env", user_id=ANN)
-    with RawClient(grant) as client:
-        client.welcome()
-        spec = (rig.paths.blobs_dir / digest).read_bytes()
-        client.socket.sendall(encode_environment_wanted(digest, spec))
-        while ENVIRONMENT_HERE not in (frame := client.frame()):
-            assert frame is not None, "the worker went on to nothing"
-        assert client.call(of_environment).startswith(str(rig.paths.users_dir))
-    rig.release("L-env")
-
-
-def of_environment() -> str:
-    import sys
-
-    return sys.prefix
-
-
-of_environment.__module__ = "__main__"
-
-
-def test_work_of_the_default_tenant_that_asks_for_the_kernel_has_it_with_all_of_these(rig: Rig, index: Path) -> None:
-    cwd = index / "cwd"
-    make_wheel(cwd, "of_folder", "1.5", "VALUE = 42\n")
-    cwd.chmod(0o777)
-    fields: dict[str, Any] = {
-        "resources": {"min_isolation": "files=kernel,processes=kernel"},
-        "checkpoint": {"path": "ckpt"},
-        "outputs": ["kept"],
-        "environment": environment(rig, cwd, "of_folder"),
-    }
-    program = "import of_folder; open('kept', 'w').write(str(of_folder.VALUE))"
-    job = rig.run("kernel", command=["python", "-c", program], user_id="ann", cwd=str(cwd), **fields)
-    assert job["state"] == "succeeded", said(rig, "kernel.1")
-    assert level_of(rig, "kernel.1") == "full"
-    assert (rig.dir("kernel.1").outputs / "kept").read_text() == "42"
+def test_what_the_work_has_others_of_is_no_output_of_its(rig: Rig, shared: Path) -> None:
+    (shared / "theirs").write_text("of others, and for everybody to read")
+    wanted = [str(shared / "theirs").lstrip("/"), str(shared.parent).lstrip("/"), "proc/version", "etc/passwd"]
+    job = rig.run("covered", command=["true"], user_id=ANN, cwd="/", outputs=wanted)
+    assert job["state"] == "succeeded", said(rig, "covered.1")
+    kept = rig.dir("covered.1").outputs
+    assert {path.name for path in kept.rglob("*") if path.is_file()} == {"passwd"}
+    assert rig.output("covered.1", "stderr").count("a folder that the work did not see") == 3

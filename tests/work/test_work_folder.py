@@ -18,7 +18,7 @@ root_only = pytest.mark.skipif(os.geteuid() != 0, reason="only root can act with
 
 def spec_of(cwd: Path, attempt: Path, level: str = "full", uid: int = 0) -> Any:
     wanted = {"folder": str(attempt / "checkpoint"), "link": str(cwd / "a" / "ckpt"), "state": "", "takes": True}
-    apart = {"level": level, "uid": uid, "attempt": str(attempt)}
+    apart = {"level": level, "uid": uid, "attempt": str(attempt), "hidden": []}
     return {"id": "j.1", "cwd": str(cwd), "outputs": {}, "checkpoint": wanted, "apart": apart}
 
 
@@ -45,6 +45,22 @@ def test_a_directory_that_is_replaced_while_the_work_runs_is_refused(cwd: Path, 
         with pytest.raises(NotARegularFile, match="another directory"), held.opened():
             pass
     held.close()
+
+
+def test_where_the_agents_files_are_or_around_them_is_no_place_for_work_with_its_uid(tmp_path: Path) -> None:
+    data, attempt = tmp_path / "data", tmp_path / "data" / "attempts" / "j.1"
+    (attempt / "home").mkdir(parents=True)
+    (tmp_path / "around").symlink_to(tmp_path)
+    for cwd in (data, tmp_path, tmp_path / "around", attempt, data / "attempts"):
+        spec = spec_of(cwd, attempt)
+        spec["apart"]["hidden"] = [str(data)]
+        held = WorkFolder(spec, attempt)
+        assert not held.may_be_entered
+        with pytest.raises(PermissionError), held.opened():
+            pass
+        link_checkpoint(spec)
+        assert not (cwd / "a").exists()
+    assert WorkFolder(spec_of(attempt / "home", attempt), attempt).may_be_entered
 
 
 def test_one_in_the_attempts_folder_is_opened_when_it_is_there(tmp_path: Path) -> None:

@@ -41,6 +41,9 @@ _COVER = MS_NOSUID | MS_NODEV | MS_NOEXEC
 _COVER_OPTIONS = "mode=0711,size=256k"
 _OWN_CODE = (sys.prefix, sys.base_prefix, str(Path(__file__).resolve().parents[3]))
 _SHARED_MEMORY = "/dev/shm"  # nosec B108 - where it is on Linux
+_TEMPORARY = ("/tmp", "/var/tmp")  # nosec B108 - covered, not used
+COVERED = (*_TEMPORARY, _SHARED_MEMORY, "/proc")
+"""Of these work at ``full`` has its own, unless its directory is one of them."""
 _SHARED_FILES_MAX = 262_144
 """In ``/dev/shm`` of its own: each takes a KiB of the kernel's memory, which nobody counts where there is no cgroup."""
 
@@ -102,7 +105,7 @@ def enter_own_namespaces(spec: ApartSpec, cwd: str) -> None:
         hides_it = any(is_below(cwd, folder) for folder in spec["hidden"])
         (kept if hides_it else above)[cwd] = _opened_as(cwd, spec["uid"])
     shut = _shut_around((*kept, *spec["hidden"]))
-    for folder in ("/tmp", "/var/tmp"):  # nosec B108 - covered, not used
+    for folder in _TEMPORARY:
         if os.path.isdir(folder):
             mount(f"/proc/self/fd/{tmp}", folder, None, MS_BIND)
     if memory >= 0:

@@ -18,7 +18,7 @@ from actorgrid.errors import NotARegularFile
 
 from ..work_records import WorkSpec
 from . import calls
-from .confine import is_reached, lies_in, real_path_of
+from .confine import COVERED, is_reached, lies_in, real_path_of
 from .own_folders import is_own_cwd
 
 FOLDER = os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC
@@ -58,9 +58,19 @@ def rights_of(owner: int | None) -> Iterator[None]:
         calls.be_dumpable()  # or our own files of /proc would stay the kernel's
 
 
+def covered_places(owner: int | None) -> frozenset[tuple[int, int]]:
+    """The device and inode of what is for everybody on the host, and of which work with a uid of its own has others."""
+    found: set[tuple[int, int]] = set()
+    for path in COVERED if owner not in (None, os.geteuid()) else ():
+        with suppress(OSError):
+            facts = os.stat(path)
+            found.add((facts.st_dev, facts.st_ino))
+    return frozenset(found)
+
+
 def _is_agents(path: str, spec: WorkSpec) -> bool:
     """Whether files of the agent lie there, or around it, and its own uid would not keep the work from them."""
-    hidden = spec["apart"]["hidden"] if os.geteuid() != 0 else []
+    hidden = [] if spec["apart"]["uid"] else spec["apart"]["hidden"]
     return any(lies_in(folder, path) or lies_in(path, folder) for folder in map(os.path.realpath, hidden))
 
 
