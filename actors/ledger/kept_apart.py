@@ -103,6 +103,8 @@ def enforced_of(host: HostRecord, job: JobRecord, *, mps: bool) -> dict[str, str
     row = kept["levels"].get(level_of(kept, job, mps=mps), {})
     resources = job.get("resources") or {}
     unlimited = {name for name, amount in (("memory", "memory_mib"), ("cpu", "cpu_milli")) if not resources.get(amount)}
+    if "container" in job:
+        unlimited.add("disk")  # nobody counts what it writes into its image
     return {name: NONE if name in unlimited else row.get(name, NONE) for name in ASPECTS if name in row}
 
 

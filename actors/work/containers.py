@@ -133,6 +133,8 @@ def _docker(
     uid = uid_of(spec)
     words = ["run", "--rm", "--name", name, "--network", "host", "--workdir", spec["cwd"]]
     words += words_apart(runtime, uid) if uid else []
+    # It is in a cgroup of its runtime's, and not in the attempt's.
+    words += ["--cpus", f"{spec['cpu_milli'] / 1000:.3f}"] if uid and spec.get("cpu_milli") else []
     words += ["--interactive"] if spec.get("stdin") or spec.get("pty") else []
     words += ["--tty"] if spec.get("pty") else []
     words += ["--memory", str(spec["memory_bytes"])] if spec.get("memory_bytes") else []

@@ -298,7 +298,11 @@ def test_what_has_a_uid_is_nothing_more_than_that_in_its_container(tmp_path: Pat
     for never in ("--privileged", "--cap-add", "host --pid", "--device", "unconfined", "--env LD_PRELOAD", "s3cret"):
         assert never not in text
     assert "--pid private --uts private" in text or runtime == "docker", "which has no other words for it"
-    assert "--env NVIDIA_VISIBLE_DEVICES=void" in text
+    assert "--env NVIDIA_VISIBLE_DEVICES=void" in text and "--cpus" not in made
+    held = {**asked, "cpu_milli": 1250}
+    assert "--cpus 1.250 " in " ".join(
+        container_command(ContainerRuntime(runtime, "r"), {"image": "a"}, held, "n1", {})
+    )
     told = Path(made[made.index("--env-file") + 1])
     assert told.stat().st_mode & 0o777 == 0o600 and told.parent == tmp_path
     lines = told.read_text().splitlines()

@@ -16,6 +16,7 @@ from actorgrid.actors.ledger.kept_apart import (
 )
 from actorgrid.actors.ledger.record_types import AllocationRecord, JobRecord
 from actorgrid.errors import IsolationNotGiven
+from actorgrid.isolation_words import KERNEL
 from actorgrid.supervisors.server import Server
 
 from ..containers_apart import runtimes_apart
@@ -95,6 +96,8 @@ class WorkIsolation:
         limit = self._server.host.settings.work.cpu_limit
         if limit == "granted" or (limit == "auto" and level == "full"):
             spec["cpu_milli"] = (job.get("resources") or {}).get("cpu_milli", 0)
+        if "container" in spec and kept["levels"].get(level, {}).get("cpu") != KERNEL:
+            spec.pop("cpu_milli", None)  # its runtime is asked for it, and fails where it cannot
 
     def may_be_full(self, user: str) -> bool:
         """Whether workers of that user's sessions are to have a uid of its own, as far as that is known yet."""
