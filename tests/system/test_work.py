@@ -7,6 +7,7 @@ import os
 import signal
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -428,3 +429,32 @@ def test_work_is_ended_for_lack_of_memory_before_the_agent_is(shared_agent: Agen
     shown = client.run(["cat", "/proc/self/oom_score_adj"], cpus=0.1).stdout
     score = client.submit(lambda: int(Path("/proc/self/oom_score_adj").read_text()), cpus=0.1).result(30)
     assert int(shown) == score == min(1000, own + 500)
+
+
+def test_what_floods_the_disk_is_ended_by_name_and_the_next_runs(make_agent: Callable[..., Agent]) -> None:
+    client = make_agent("work.disk_bytes_max=8MiB").start().client()
+
+    def flood() -> None:
+        import os
+        import time
+
+        path = os.path.join(os.path.dirname(os.environ["ACTORGRID_CREDENTIAL_FILE"]), "flood")
+        with open(path, "wb", buffering=0) as out:
+            os.unlink(path)
+            for _ in range(64):
+                out.write(os.urandom(2**20))
+            time.sleep(600)
+
+    @actorgrid.actor
+    class Flooder:
+        def flood(self) -> None:
+            flood()
+
+    with pytest.raises(errors.WorkerOverDisk):
+        client.submit(flood, cpus=0.1, retries=0).result(60)
+    with pytest.raises(errors.DiskLimitExceeded, match=r"work\.disk_bytes_max"):
+        client.submit(flood, cpus=0.1, durable=True, retries=0).result(60)
+    with pytest.raises(errors.ActorDied) as died:
+        Flooder.options(cpus=0.1).on(client).create().flood().result(60)
+    assert "disk" in f"{died.value} {died.value.__cause__}"
+    assert client.submit(abs, -1, cpus=0.1).result(60) == 1
