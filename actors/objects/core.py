@@ -64,7 +64,9 @@ from .records import (
     StoredObject,
     StoreUser,
     WriteSmall,
+    lost,
 )
+from .shares import NO_UID, PART_OF_NUMBERS, StoreShares
 
 GIFT_S = 30.0
 OWNERLESS_S = 30.0
@@ -92,6 +94,8 @@ class _Request(NamedTuple):
     slot: int
     put: PutObject | None
     """What comes along, of a small object."""
+    uid: int
+    """Of whoever asks for it."""
 
 
 class ObjectStoreCore:
@@ -115,7 +119,7 @@ class ObjectStoreCore:
         self._last_number = 0
         self._last_space = 0
         self._last_ticket = 0
-        self._idle: OrderedDict[StoredObject, None] = OrderedDict()  # in memory and unread, the longest first
+        self._shares = StoreShares(limits)
         self._waiting: deque[_Request] = deque()
         self._moves: dict[int, tuple[StoredObject, Block]] = {}
         self._moving_bytes = 0
@@ -125,9 +129,9 @@ class ObjectStoreCore:
 
     # -- connections
 
-    def connect(self, number: int) -> None:
-        """Note a process that has said hello."""
-        self._connections[number] = StoreUser(number)
+    def connect(self, number: int, uid: int = NO_UID) -> None:
+        """Note a process that has said hello, and the uid of its work where that has one of its own."""
+        self._connections[number] = StoreUser(number, uid)
 
     def disconnect(self, number: int, now: float) -> None:
         """Note that a process has left: what it held ends, and the spaces that it owned."""
@@ -182,13 +186,14 @@ class ObjectStoreCore:
                     self._unpin(connection, self._space(connection, slot), key)
             case CreateObject(question, slot, size):
                 space = self._live(connection, slot)
-                self._create(_Request(connection.number, question, space, size, now + ROOM_S, slot, None), now)
+                self._create(
+                    _Request(connection.number, question, space, size, now + ROOM_S, slot, None, connection.uid), now
+                )
             case SealObject():
                 self._seal(connection, frame)
             case PutObject(question, slot, data):
-                request = _Request(
-                    connection.number, question, self._live(connection, slot), len(data), now + ROOM_S, slot, frame
-                )
+                space, size = self._live(connection, slot), len(data)
+                request = _Request(connection.number, question, space, size, now + ROOM_S, slot, frame, connection.uid)
                 self._create(request, now)
             case GiveObject(slot, key, token):
                 self._give(connection, self._space(connection, slot), key, token)
@@ -213,7 +218,7 @@ class ObjectStoreCore:
     # -- spaces
 
     def _open(self, connection: StoreUser, frame: OpenSpace, now: float) -> None:
-        secret_hash = hashlib.sha256(frame.secret).digest()
+        secret_hash, uid = hashlib.sha256(frame.secret).digest(), connection.uid
         if frame.slot in connection.spaces:
             raise MalformedBody("a slot is in use", found=str(frame.slot))
         space = self._spaces.get(secret_hash)
@@ -224,9 +229,14 @@ class ObjectStoreCore:
             self._ended.pop(secret_hash, None)
             if len(self._spaces) >= self.limits.spaces_max:
                 raise Overloaded("this host's object store serves its maximum of sessions", hint="try again later")
+            if (
+                uid
+                and sum(each.uid == uid for each in self._spaces.values()) * PART_OF_NUMBERS >= self.limits.spaces_max
+            ):
+                raise Overloaded("this user has all sessions with objects that it may here", hint="close some")
             self._last_space += 1
             blocks = self._allocator.open(self._last_space)
-            space = self._spaces[secret_hash] = Space(self._last_space, secret_hash, frame.about, blocks)
+            space = self._spaces[secret_hash] = Space(self._last_space, secret_hash, frame.about, blocks, uid)
             space.ownerless_at = now
         if frame.about.owner:
             if space.owner not in (None, connection.number):
@@ -294,38 +304,45 @@ class ObjectStoreCore:
     # -- making objects
 
     def _create(self, request: _Request, now: float) -> None:
-        size = request.size
-        if pages(size) > max(self.limits.memory_bytes, self.limits.disk_bytes):
-            raise self._full(size, "it is larger than the store")
-        if self.objects + len(self._waiting) >= self.limits.objects_max:
-            raise self._full(size, f"it holds its maximum of {self.limits.objects_max} objects")
+        size, shares, uid = request.size, self._shares, request.uid
+        if pages(size) > max(shares.most(uid, MEMORY), shares.most(uid, DISK)):
+            raise self._full(
+                request, "it is larger than the store" + (", or than what one user may have" if uid else "")
+            )
+        if self.objects + len(self._waiting) >= self.limits.objects_max or not shares.may_make(uid):
+            most = self.limits.objects_max // (PART_OF_NUMBERS if uid else 1)
+            raise self._full(request, f"it holds its maximum of {most} objects")
         if not self._make(request, now):
-            if len(self._waiting) >= self.limits.waiting_max:
-                raise self._full(size, f"{len(self._waiting)} others wait for room")
+            others = [each for each in self._waiting if not uid or each.uid == uid]
+            if len(others) >= self.limits.waiting_max // (PART_OF_NUMBERS if uid else 1):
+                raise self._full(request, f"{len(others)} others wait for room")
             self._waiting.append(request)
 
     def _make(self, request: _Request, now: float) -> bool:
         """Make room for an object; ``False`` when there is none now."""
-        block = self._allocator.allocate(request.space.blocks, MEMORY, request.size, now)
-        if block is not None:
-            self._made(request, MEMORY, block)
-            return True
-        return not self._spill(request.size, now) and self._make_on_disk(request, now)
+        if self._shares.may_have(request.uid, MEMORY, request.size):
+            block = self._allocator.allocate(request.space.blocks, MEMORY, request.size, now)
+            if block is not None:
+                self._made(request, MEMORY, block)
+                return True
+        return not self._spill(request, now) and self._make_on_disk(request, now)
 
     def _make_on_disk(self, request: _Request, now: float) -> bool:
-        if now < self._disk_full_until:
+        if now < self._disk_full_until or not self._shares.may_have(request.uid, DISK, request.size):
             return False
         block = self._allocator.allocate(request.space.blocks, DISK, request.size, now)
         if block is None:
             return False
         self._last_ticket += 1
         self._reserving[self._last_ticket] = request, block
+        self._shares.coming(request.uid, request.size, 1)
         self.orders.append(Reserve(self._last_ticket, FileOf(request.space.number, DISK), block.offset, block.size))
         return True
 
     def reserved(self, ticket: int, ok: bool, now: float) -> None:
         """Note whether the disk had the room."""
         request, block = self._reserving.pop(ticket)
+        self._shares.coming(request.uid, request.size, -1)
         if request.space.ended:
             self._refuse(request, ObjectLost(f"nothing can be kept: {request.space.ended}"))
         elif ok and request.connection in self._connections:
@@ -364,8 +381,11 @@ class ObjectStoreCore:
         self.made_bytes_total += size
         self.objects += 1
         key = ObjectKey(self.store_id, self._last_number, self.host_id, size)
-        stored = space.objects[self.store_id, self._last_number] = StoredObject(space, key, connection.number)
+        stored = space.objects[self.store_id, self._last_number] = StoredObject(
+            space, key, connection.number, connection.uid
+        )
         stored.kind, stored.block = kind, block
+        self._shares.made(stored)
         connection.objects.add(stored)
         return stored
 
@@ -390,32 +410,26 @@ class ObjectStoreCore:
                     break
         stored.refers = tuple(found)
         if stored.kind == MEMORY:
-            self._idle[stored] = None
+            self._shares.idle(stored)
 
-    def _full(self, size: int, why: str) -> ObjectStoreFull:
+    def _full(self, request: _Request, why: str) -> ObjectStoreFull:
         self.full_total += 1
-        used = self._allocator.used
-        return ObjectStoreFull(
-            "the object store of this host has no room for an object",
-            asked=f"{size} bytes",
-            found=f"{used[MEMORY]} of {self.limits.memory_bytes} bytes of memory and {used[DISK]} of "
-            f"{self.limits.disk_bytes} bytes of the disk in use; {why}",
-            hint="drop references, futures and arrays that are not needed any more, or raise objects.memory or"
-            " objects.disk on the host",
-        )
+        return self._shares.no_room(request.uid, request.size, self._allocator.used, why)
 
     # -- room
 
-    def _spill(self, size: int, now: float) -> bool:
-        """Have what was read longest ago go to the disk until *size* bytes have room; whether they will have it."""
-        if self.limits.memory_bytes < pages(size) or now < self._disk_full_until:
+    def _spill(self, request: _Request, now: float) -> bool:
+        """Have objects go to the disk until this one has room; whether it will have it."""
+        size, uid, shares = request.size, request.uid, self._shares
+        if shares.most(uid, MEMORY) < pages(size) or now < self._disk_full_until:
             return False
-        lacks = (
-            self._allocator.lacks(MEMORY, size) or size
-        )  # enough is free, but in pieces: larger ones come of what goes
+        lacks = max(
+            self._allocator.lacks(MEMORY, size), shares.held(uid, MEMORY) + pages(size) - shares.most(uid, MEMORY)
+        )
+        lacks = lacks if lacks > 0 else size  # enough is free, but in pieces: larger ones come of what goes
         lacks -= self._moving_bytes
         while lacks > 0 and len(self._moves) < MAX_MOVES:
-            stored = next(iter(self._idle), None)
+            stored = shares.victim(uid, size)
             if stored is None or not self._move(stored, now):
                 return False
             lacks -= stored.block.size if stored.block is not None else 0
@@ -424,10 +438,13 @@ class ObjectStoreCore:
     def _move(self, stored: StoredObject, now: float) -> bool:
         block, blocks = stored.block, stored.space.blocks
         assert block is not None, "what is idle lies in memory"
+        if not self._shares.may_have(stored.uid, DISK, stored.key.size):
+            return False
         target = self._allocator.allocate(blocks, DISK, stored.key.size, now)
         if target is None:
             return False
-        del self._idle[stored]
+        self._shares.busy(stored)
+        self._shares.coming(stored.uid, stored.key.size, 1)
         stored.state = State.MOVING
         self._last_ticket += 1
         self._moves[self._last_ticket] = stored, target
@@ -440,6 +457,7 @@ class ObjectStoreCore:
     def moved(self, ticket: int, ok: bool, now: float) -> None:
         """Note whether an object was written to the disk."""
         stored, target = self._moves.pop(ticket)
+        self._shares.coming(stored.uid, stored.key.size, -1)
         space = stored.space
         block = stored.block
         self._moving_bytes -= target.size
@@ -454,6 +472,7 @@ class ObjectStoreCore:
             assert block is not None, "it was being read"
             self._allocator.free(space.blocks, MEMORY, block)
             stored.state, stored.kind, stored.block = State.READY, DISK, target
+            self._shares.spilled(stored)
             self.spilled_total += 1
             self.spilled_bytes_total += stored.key.size
         else:
@@ -541,7 +560,7 @@ class ObjectStoreCore:
             space = each.space
             space.objects.pop((each.key.store, each.key.number), None)
             self.objects -= 1
-            self._idle.pop(each, None)
+            self._shares.freed(each)
             for number in {*each.holds, *each.pins, each.maker}:
                 connection = self._connections.get(number)
                 if connection is not None:
@@ -570,12 +589,11 @@ class ObjectStoreCore:
         file, size = FileOf(space.number, stored.kind), stored.key.size
         if size <= SMALL_BYTES:
             self.orders.append(ReadSmall(connection.number, frame.question, file, stored.block.offset, size))
-            if stored in self._idle:
-                self._idle.move_to_end(stored)
+            self._shares.read(stored)
             return
         stored.pins[connection.number] = stored.pins.get(connection.number, 0) + 1
         connection.objects.add(stored)
-        self._idle.pop(stored, None)
+        self._shares.busy(stored)
         comes = self._comes(connection, frame.slot, stored.kind, False)
         place = Place(frame.question, key.number, stored.kind, stored.block.offset, size, comes)
         self.orders.append(Answer(connection.number, place, file if comes else None))
@@ -590,24 +608,10 @@ class ObjectStoreCore:
             raise MalformedBody("a piece behind the end of its object", found=f"{frame.offset} + {frame.size}")
         file, offset = FileOf(space.number, stored.kind), stored.block.offset + frame.offset
         self.orders.append(ReadPiece(connection.number, frame.question, file, offset, frame.size))
-        if stored in self._idle:
-            self._idle.move_to_end(stored)
+        self._shares.read(stored)
 
     def _lost(self, space: Space, key: ObjectKey) -> ObjectLost:
-        if space.ended:
-            why = space.ended
-        elif key.store == self.store_id:
-            why = "nobody refers to it any more"
-        elif key.host == self.host_id:
-            why = "the object store of its host has been started again since"
-        else:
-            why = f"it is on host {key.host}"
-        return ObjectLost(
-            f"the object is gone: {why}",
-            asked=f"{key.store[:8]}-{key.number}, {key.size} bytes",
-            hint="make it again; results of tasks that are declared pure=True are made again by themselves",
-            objects=[list(key)],
-        )
+        return lost(space, key, self.store_id, self.host_id)
 
     def _unpin(self, connection: StoreUser, space: Space, key: ObjectKey) -> None:
         stored = space.objects.get((key.store, key.number))
@@ -624,8 +628,7 @@ class ObjectStoreCore:
 
     def _unread(self, stored: StoredObject) -> None:
         if not stored.pins and stored.state is State.READY and stored.kind == MEMORY:
-            self._idle[stored] = None
-            self._idle.move_to_end(stored)
+            self._shares.idle(stored)
 
     # -- time
 
@@ -647,7 +650,7 @@ class ObjectStoreCore:
                     self._waiting.remove(request)
                 continue
             self._waiting.remove(request)
-            self._refuse(request, self._full(request.size, f"none came free in {ROOM_S:g} s"))
+            self._refuse(request, self._full(request, f"none came free in {ROOM_S:g} s"))
         self._serve_waiting(now)
         self._allocator.tick(now)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from enum import Enum
 from typing import Any, NamedTuple, TypedDict
 
+from actorgrid.errors import ObjectLost
 from actorgrid.hotpath import Block
 from actorgrid.transports.object_frames import ObjectKey, SpaceAbout
 
@@ -38,12 +39,13 @@ class StoredObject:
     """One object. It stays while anybody refers to it or reads it."""
 
     __slots__ = (
-        "block", "early", "gifts", "holds", "key", "kind", "maker", "pins", "refers", "space", "state", "within",
+        "block", "early", "gifts", "holds", "key", "kind", "maker", "pins", "refers", "space", "state", "uid", "within",
     )  # fmt: skip
 
-    def __init__(self, space: Space, key: ObjectKey, maker: int) -> None:
+    def __init__(self, space: Space, key: ObjectKey, maker: int, uid: int = 0) -> None:
         self.space = space
         self.key = key
+        self.uid = uid  # of its maker's work; it counts as its
         self.state = State.WRITING
         self.maker = maker  # the connection that writes it
         self.kind = ""
@@ -64,10 +66,13 @@ class StoredObject:
 class Space:
     """The objects of one session, or what there is of them on this host."""
 
-    __slots__ = ("about", "blocks", "ended", "number", "objects", "opened_by", "owner", "ownerless_at", "secret_hash")
+    __slots__ = (
+        "about", "blocks", "ended", "number", "objects", "opened_by", "owner", "ownerless_at", "secret_hash", "uid",
+    )  # fmt: skip
 
-    def __init__(self, number: int, secret_hash: bytes, about: SpaceAbout, blocks: SpaceBlocks) -> None:
+    def __init__(self, number: int, secret_hash: bytes, about: SpaceAbout, blocks: SpaceBlocks, uid: int = 0) -> None:
         self.number = number
+        self.uid = uid  # of who opened it first
         self.secret_hash = secret_hash
         self.about = about
         self.blocks = blocks
@@ -81,14 +86,33 @@ class Space:
 class StoreUser:
     """A process that is connected."""
 
-    __slots__ = ("gifts", "number", "objects", "sent", "spaces")
+    __slots__ = ("gifts", "number", "objects", "sent", "spaces", "uid")
 
-    def __init__(self, number: int) -> None:
+    def __init__(self, number: int, uid: int = 0) -> None:
         self.number = number
+        self.uid = uid  # its work's own; 0: it has none
         self.spaces: dict[int, Space] = {}  # by slot
         self.objects: set[StoredObject] = set()  # that it holds, reads or makes
         self.gifts: set[tuple[StoredObject, int]] = set()  # that it gave and nobody has taken
         self.sent: set[tuple[int, str, bool]] = set()  # descriptors that it has: slot, kind, whether to write
+
+
+def lost(space: Space, key: ObjectKey, store_id: str, host_id: str) -> ObjectLost:
+    """The error for who asks for an object that is not in *space* of that store."""
+    if space.ended:
+        why = space.ended
+    elif key.store == store_id:
+        why = "nobody refers to it any more"
+    elif key.host == host_id:
+        why = "the object store of its host has been started again since"
+    else:
+        why = f"it is on host {key.host}"
+    return ObjectLost(
+        f"the object is gone: {why}",
+        asked=f"{key.store[:8]}-{key.number}, {key.size} bytes",
+        hint="make it again; results of tasks that are declared pure=True are made again by themselves",
+        objects=[list(key)],
+    )
 
 
 # -- what is to be done

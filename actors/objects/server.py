@@ -179,7 +179,7 @@ class ObjectStore:
                         return
                 elif isinstance(message, HelloStore) and message.version == PROTOCOL_VERSION:
                     process.welcome = True
-                    self.core.connect(fd)
+                    self.core.connect(fd, process.uid if is_of_work(process.uid) else 0)
                     welcome = StoreWelcome(
                         self.core.store_id, self._host_id, self._limits.memory_bytes, self._limits.disk_bytes
                     )

@@ -50,8 +50,8 @@ class Town:
         for number in (OWNER, WORKER, THIRD):
             self.join(number)
 
-    def join(self, number: int, secret: bytes = SECRET) -> None:
-        self.core.connect(number)
+    def join(self, number: int, secret: bytes = SECRET, uid: int = 0) -> None:
+        self.core.connect(number, uid)
         self.say(number, OpenSpace(0, 0, secret, SpaceAbout(owner=number == OWNER)))
 
     def say(self, number: int, frame: Any) -> list[Any]:
