@@ -11,6 +11,7 @@ from __future__ import annotations
 import io
 import os
 import secrets
+import stat
 import tarfile
 from collections.abc import Collection, Iterator, Mapping
 from contextlib import suppress
@@ -72,27 +73,32 @@ def pack_files(folder: Path, bytes_max: int) -> bytes:
     with tarfile.open(fileobj=buffer, mode="w", format=tarfile.PAX_FORMAT) as archive:
         for path in paths:
             source = folder / path
-            facts = source.lstat()
             member = tarfile.TarInfo(path)
             if path in links:
                 member.type, member.linkname = tarfile.SYMTYPE, links[path]
             elif source.is_dir():
                 member.type, member.mode = tarfile.DIRTYPE, 0o755
             else:
-                member.mode = 0o755 if facts.st_mode & 0o100 else 0o644
-                member.size = facts.st_size
-                if buffer.tell() + member.size + 4 * _BLOCK > bytes_max:
-                    raise OutputMissing(
-                        "the outputs of a step are too large to be handed on",
-                        asked=path,
-                        found=f"at most {bytes_max} bytes in all (work.max_result_bytes)",
-                        hint="leave large files on a shared disk, and their paths in one that is named",
-                    )
-                with open(source, "rb") as read:
+                # As long as it is when it is opened: whoever wrote it may go on writing.
+                with open(source, "rb", opener=_open_plain) as read:
+                    facts = os.fstat(read.fileno())
+                    member.mode = 0o755 if facts.st_mode & 0o100 else 0o644
+                    member.size = facts.st_size if stat.S_ISREG(facts.st_mode) else 0
+                    if buffer.tell() + member.size + 4 * _BLOCK > bytes_max:
+                        raise OutputMissing(
+                            "the outputs of a step are too large to be handed on",
+                            asked=path,
+                            found=f"at most {bytes_max} bytes in all (work.max_result_bytes)",
+                            hint="leave large files on a shared disk, and their paths in one that is named",
+                        )
                     archive.addfile(member, read)
                 continue
             archive.addfile(member)
     return buffer.getvalue()
+
+
+def _open_plain(path: str, flags: int) -> int:
+    return os.open(path, flags | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
 
 
 def put_files(pack: bytes, folder: Path, paths: Collection[str] | None = None) -> list[Path]:

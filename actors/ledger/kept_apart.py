@@ -64,7 +64,6 @@ def has_uids(kept: KeptApartRecord) -> bool:
 def why_not_full(job: JobRecord, kept: KeptApartRecord, *, mps: bool) -> str:
     """Why that work cannot have ``full`` on a host that has it; empty: it can. *mps*: it has a share under MPS."""
     reasons = {
-        "steps of graphs exchange files with the agent": "step_of" in job,
         "MPS is reached over sockets, which work of that uid may not make": mps and not has_uids(kept),
     }
     return _why_container_not_full(job, kept) or next((reason for reason, holds in reasons.items() if holds), "")

@@ -66,9 +66,14 @@ def read_piece(path: Path, offset: int, size: int) -> Piece | None:
     """
     try:
         with open_to_read(path.parent, path.name) as descriptor:
-            return Piece(os.pread(descriptor, min(size, PIECE_BYTES_MAX), offset), os.fstat(descriptor).st_size)
+            return piece_of(descriptor, offset, size)
     except FileNotFoundError:
         return None
+
+
+def piece_of(descriptor: int, offset: int, size: int) -> Piece:
+    """At most *size* bytes of an open file from *offset* on. Raises OSError."""
+    return Piece(os.pread(descriptor, min(size, PIECE_BYTES_MAX), offset), os.fstat(descriptor).st_size)
 
 
 def is_count(value: Any) -> TypeGuard[int]:

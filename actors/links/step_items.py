@@ -7,8 +7,8 @@ from typing import NamedTuple
 from actorgrid.errors import BadRequest
 
 from ..work.attempt_dir import AttemptDir, is_id
-from ..work.item_spool import ITEMS, note_taken
-from .pieces import Piece, read_piece
+from ..work.item_spool import note_taken, open_items
+from .pieces import Piece, piece_of
 
 ITEMS_LOOK_S = 0.03
 
@@ -44,4 +44,8 @@ class ItemRequest:
         if not self._is_noted:
             note_taken(self._folder, self._taker.by, self._taker.taken)
             self._is_noted = True
-        return read_piece(self._folder / ITEMS, self._position, self._size) or Piece(b"", 0)
+        try:
+            with open_items(self._folder) as held:
+                return piece_of(held, self._position, self._size)
+        except FileNotFoundError:
+            return Piece(b"", 0)

@@ -41,3 +41,7 @@ class ApartSpec(TypedDict):
     """At ``full``, with a uid: the most in its own ``/dev/shm``; 0: half of the machine's memory."""
     secrets: NotRequired[str]
     """At ``full``, with a uid: the folder of its secrets, which it finds in its own (``own_folders.SECRETS``)."""
+    inputs: NotRequired[dict[str, str]]
+    """At ``full``: files of other steps, by the names under which it reads them (``own_folders.INPUTS``)."""
+    takers: NotRequired[bool]
+    """At ``full``: whether it may give items, and is told how far those are who take them (``own_folders.TAKERS``)."""

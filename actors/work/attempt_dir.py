@@ -11,6 +11,7 @@ ATTEMPT_ID/           0700
   outputs/            files that the job asked to keep (collected_outputs.py)
   cwd/                while it runs, its own copy of a directory that came along, where it asked for outputs
   result.bin          result of a function job (transports/task_frames.py); renamed into place
+  home/, tmp/, inputs/, takers/    of work that is kept apart (isolation/own_folders.py)
   credential.json     0600, how clients in it find the agent (credentials.py); gone once the ledger knows the end
   reported            empty; made once the ledger knows the end, of the credential's file
 

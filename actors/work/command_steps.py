@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 from pathlib import Path
 
+from actorgrid.actors.files.untrusted_files import open_to_read
 from actorgrid.actors.ledger.graph_checks import WORD_CHARS_MAX
 from actorgrid.actors.ledger.graph_records import StepResultRecord
 from actorgrid.dag.step_files import pack_files, put_files
@@ -25,10 +26,13 @@ LINE_BYTES_MAX = 4096
 
 def put_taken_files(spec: WorkSpec) -> None:
     """Put what the step takes into the directory that it is to run in: of the same path, that of the step which stands
-    later in the graph. Called in the child that becomes the command. Raises MalformedBody, OSError."""
+    later in the graph. Called in the child that becomes the command, and of one that is kept apart is so already: what
+    it unpacks others made, and where it puts it, they may have put links. Raises MalformedBody, OSError,
+    NotARegularFile."""
     step = spec.get("step")
     for path, offset, size in step["takes"] if step is not None else ():
-        with open(str(path), "rb") as file:
+        source = Path(str(path))
+        with open_to_read(source.parent, source.name) as held, open(held, "rb", closefd=False) as file:
             file.seek(int(offset))
             pack = file.read(int(size))
         put_files(pack, Path(spec["cwd"]))

@@ -25,7 +25,7 @@ from .group_limits import limit_group
 from .groups import FreezerGroup, KillGroup
 from .guard import SharedDeadline
 from .isolation.confine import become, confine_a_little, enter_own_namespaces
-from .isolation.own_folders import make_own_folders
+from .isolation.own_folders import give_inputs, make_own_folders
 from .isolation.shut_in import shut_in
 from .job_terminal import be_controlled_by, take_signals
 from .limits import limit_process
@@ -41,6 +41,7 @@ EXIT_NOT_STARTED = 127
 LONG_STEP = b"\0"
 """A child says by it that a step follows which may take longer than its shim can wait."""
 EXIT_CRASHED = 70
+PUT_TAKEN = "put the files that it takes into its directory"
 
 Body = Callable[[WorkSpec, list[socket.socket], WorkerDeadline], int]
 """What a worker does: its spec, its sockets, and by when it has to be over; gives the exit code."""
@@ -114,10 +115,13 @@ class ShimChild(NamedTuple):
                 os.write(ends.fault, LONG_STEP)
                 step = "unpack the working directory"
                 unpack_working_dir(spec)
-            if spec.get("step"):
+            if apart is not None and apart.get("inputs"):
                 os.write(ends.fault, LONG_STEP)
-                step = "put the files that it takes into its directory"
-                put_taken_files(spec)
+                step = "have what other steps gave"
+                give_inputs(apart)
+            if spec.get("step") and not is_full:
+                step = PUT_TAKEN
+                self._put_taken_files(ends)
             if spec.get("checkpoint"):
                 os.write(ends.fault, LONG_STEP)
                 step = "have the checkpoint"
@@ -133,6 +137,10 @@ class ShimChild(NamedTuple):
             if apart is not None and is_full:
                 step = KEEP_APART
                 self._be_apart(apart, parent_pid, ends)
+                if spec.get("step"):
+                    assert "container" not in spec, "a step has none, and root would put files where users say"
+                    step = PUT_TAKEN  # by its own rights: the directory may be anybody's
+                    self._put_taken_files(ends)
             if builds and is_full:  # which runs code of others: as what the work is, where it is
                 os.write(ends.fault, LONG_STEP)
                 step = MAKE_ENVIRONMENT
@@ -160,6 +168,10 @@ class ShimChild(NamedTuple):
         except BaseException:  # noqa: BLE001 - the outermost loop of a worker process
             traceback.print_exc()
             os._exit(EXIT_CRASHED)
+
+    def _put_taken_files(self, ends: ChildEnds) -> None:
+        os.write(ends.fault, LONG_STEP)
+        put_taken_files(self.spec)
 
     def _be_apart(self, apart: ApartSpec, parent_pid: int, ends: ChildEnds) -> None:
         """Leave what is the agent's, and become the work's uid where there is one. Raises OSError."""

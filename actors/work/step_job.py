@@ -49,7 +49,7 @@ from actorgrid.task_context import RunningCall
 from actorgrid.transports.task_frames import decode_result, encode_result
 
 from .function_call import describe_failure, dump_value
-from .item_spool import ItemSpool
+from .item_spool import ITEMS, ItemSpool
 from .live_items import ItemDoor, KeptItems, LiveItems
 from .step_results import with_index
 from .work_records import CallSpec, FunctionSpec
@@ -85,7 +85,7 @@ def run_steps(spec: CallSpec, write: Callable[[bytes], None]) -> int:
                 further = _further_steps(value, how)
                 value = value.value
             if how.get("stream"):
-                data = ItemSpool(Path(function["result_path"]).parent, function["max_result_bytes"]).write_all(value)
+                data = _spool(function).write_all(value)
                 value = None
             else:
                 data = encode_result(dump_value(value, function["max_result_bytes"]))
@@ -114,6 +114,14 @@ def run_steps(spec: CallSpec, write: Callable[[bytes], None]) -> int:
             break
     write(with_index(parts, results))
     return code
+
+
+def _spool(function: FunctionSpec) -> ItemSpool:
+    folder = Path(function["result_path"]).parent
+    path, takers = folder / ITEMS, folder
+    if "items" in function:
+        path, takers = Path(function["items"]["path"]), Path(function["items"]["takers"])
+    return ItemSpool(path, takers, function["max_result_bytes"])
 
 
 def _further_steps(extension: GraphExtension, how: dict[str, Any]) -> bytes:

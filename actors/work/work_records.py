@@ -23,6 +23,14 @@ WHOLE_MAX = 2**53
 """No number of a record is larger: beyond, JSON and a double have not each of them."""
 
 
+class ItemsSpec(TypedDict):
+    """Where a step that is kept apart leaves its items (item_spool.py)."""
+
+    path: str
+    takers: str
+    """The folder that says how far those are who take them."""
+
+
 class FunctionSpec(TypedDict):
     """The one call of a function job."""
 
@@ -45,6 +53,8 @@ class FunctionSpec(TypedDict):
     """Where what other steps gave is, by their numbers: a file, where in it that begins, and its size."""
     live_inputs: NotRequired[list[int]]
     """The steps that still run, whose items it takes as they come."""
+    items: NotRequired[ItemsSpec]
+    """Where it leaves items of its own as they come, where that is not beside its result."""
 
 
 class WorkerSpec(TypedDict):
@@ -422,11 +432,18 @@ _FUNCTION = {
     "max_result_bytes": _whole,
     "result_path": _text,
 }
-_FUNCTION_MAY = {"steps": _calls, "step_inputs": _places, "objects": _text, "host_id": _text}
+_FUNCTION_MAY = {
+    "steps": _calls,
+    "step_inputs": _places,
+    "objects": _text,
+    "host_id": _text,
+    "items": _map({"path": _text, "takers": _text}),
+}
 _WORKER = {"worker_id": _text, "pool": _text, "number": _whole, "socket_path": _text}
 _STORE = {"socket_path": _text, "host_id": _text, "folder": _text, "memory_bytes": _whole, "disk_bytes": _whole}
 _OWN = {"sockets": _map({"at": _text, "own": _text}), "own": _texts, "environments": _text}
-_APART_MAY = {**_OWN, "secrets": _text, "shared_memory": _text, "shared_memory_bytes": _whole}
+_OF_STEPS = {"inputs": _text_map, "takers": _truth}
+_APART_MAY = {**_OWN, **_OF_STEPS, "secrets": _text, "shared_memory": _text, "shared_memory_bytes": _whole}
 _APART = {
     "level": _text,
     "hidden": _texts,

@@ -6,18 +6,18 @@ import faulthandler
 import gc
 import os
 import socket
-import stat
 import sys
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from actorgrid.actors.files.untrusted_files import remove_tree
+from actorgrid.actors.files.untrusted_files import open_to_read, remove_tree
 from actorgrid.actors.objects import server as object_store
+from actorgrid.errors import NotARegularFile
 
 from .attempt_dir import AttemptDir
-from .isolation.own_folders import HOME, TMP, remove_own_folders
+from .isolation.own_folders import HOME, INPUTS, TMP, remove_own_folders
 from .outcomes import DISK
 from .work_records import WorkSpec, call_of
 
@@ -40,15 +40,16 @@ def take_draft(spec: WorkSpec, directory: AttemptDir, is_late: bool) -> None:
     """Give the result that the work has left its name, when nothing of the work lives any more, unless it *is_late*;
     and remove what only the work had. Raises OSError.
 
-    It is left by the work's own uid, maybe: what is no file of its own with one name is none. Who reads it follows no
-    link either.
+    It is left by the work's own uid, maybe: what is no file of its own with one name is none, and from then on it is
+    ours. Who reads it follows no link either.
     """
     function, apart = spec.get("function"), spec.get("apart")
     is_apart = function is not None and apart is not None and apart["level"] == "full"
     draft = worker_draft(Path(function["result_path"]) if function is not None and is_apart else directory.result)
     with suppress(FileNotFoundError):
-        found = os.lstat(draft)
-        if not is_late and (not is_apart or (stat.S_ISREG(found.st_mode) and found.st_nlink == 1)):
+        if not is_late and apart is not None and is_apart:
+            _take_from(draft, apart["uid"], directory.result)
+        elif not is_late:
             draft.rename(directory.result)
     if apart is not None:
         remove_own_folders(apart)
@@ -59,9 +60,23 @@ def remove_unread(spec: WorkSpec, directory: AttemptDir, reason: str) -> None:
     apart, floods = spec.get("apart"), reason.startswith(f"{DISK} ")
     gives = ("function" in spec or "outputs" in spec) and not floods
     if apart is not None:
-        remove_own_folders(apart, (TMP,) if gives else (HOME, TMP))
+        remove_own_folders(apart, (TMP, INPUTS) if gives else (HOME, TMP, INPUTS))
     if spec.get("working_dir") and floods:
         remove_tree(directory.own_cwd)
+
+
+def _take_from(draft: Path, uid: int, result: Path) -> None:
+    with suppress(NotARegularFile), open_to_read(draft.parent, draft.name) as held:
+        found = os.fstat(held)
+        if found.st_nlink != 1 or found.st_uid != (uid or os.geteuid()):
+            return
+        if uid:
+            # Other work of that uid has it among its inputs, and is to leave it as it is.
+            os.fchown(held, 0, 0)
+            os.fchmod(held, 0o600)
+        draft.rename(result)
+        if not os.path.samestat(os.lstat(result), found):
+            remove_tree(result)  # another thing had come in its place
 
 
 def worker_body(spec: WorkSpec, inherited: list[socket.socket], deadline: WorkerDeadline) -> int:

@@ -24,20 +24,29 @@ def with_working_dir(spec: WorkSpec, job: JobRecord, paths: HostPaths) -> WorkSp
     digest = working_dir_of(job)
     if digest:
         place = str(WorkingDirs(paths.working_dirs_dir).path(digest))
-        own = _own_cwd(spec)
-        place = own or place
-        spec["cwd"] = place
         spec["stdin"] = spec["stdin"] if spec["kind"] == "command" else None
         spec["working_dir"] = {
             "folder": str(paths.working_dirs_dir),
             "digest": digest,
             "archive": str(paths.blobs_dir / digest),
         }
-        if own:
-            spec["working_dir"]["own_cwd"] = own
         imports = (place, spec["env"].get("PYTHONPATH", ""))
         spec["env"] |= {VARIABLE: place, "PYTHONPATH": os.pathsep.join(filter(None, imports))}
+        spec["cwd"] = place
+        own = _own_cwd(spec)
+        if own:
+            give_own_cwd(spec, Path(own))
     return spec
+
+
+def give_own_cwd(spec: WorkSpec, own: Path) -> None:
+    """Have an attempt whose directory was sent run in a copy of its own, unless it does."""
+    wanted, shared = spec.get("working_dir"), spec["cwd"]
+    if wanted is None or "own_cwd" in wanted:
+        return
+    spec["cwd"] = spec["env"][VARIABLE] = wanted["own_cwd"] = str(own)
+    imports = spec["env"]["PYTHONPATH"].split(os.pathsep)
+    spec["env"]["PYTHONPATH"] = os.pathsep.join(str(own) if path == shared else path for path in imports)
 
 
 def _own_cwd(spec: WorkSpec) -> str:
@@ -62,10 +71,11 @@ def unpack_working_dir(spec: WorkSpec) -> None:
     if wanted:
         kept = WorkingDirs(Path(wanted["folder"]))
         place = kept.add(wanted["digest"], Path(wanted["archive"]).read_bytes)
-        if _own_cwd(spec):
+        own_cwd = wanted.get("own_cwd", "")
+        if own_cwd:
             # Work that is kept apart and has our uid could write through a link into what others are given.
             shared = "apart" not in spec or spec["apart"]["level"] != "full" or os.geteuid() == 0
-            link_tree(place, Path(_own_cwd(spec)), link=shared)
+            link_tree(place, Path(own_cwd), link=shared)
 
 
 def enter_working_dir(wanted: WorkingDirFrame, kept: WorkingDirs | None) -> bool:

@@ -93,6 +93,10 @@ def test_a_job_has_the_level_that_its_tenant_and_its_wish_say() -> None:
     assert level_of(both, job("files=kernel"), mps=False) == "full"
     assert level_of(both, job("memory=kernel"), mps=False) == "basic"
     assert level_of(weak, job(user="ann@lab"), mps=False) == "basic"
+    steps = {"step_of": {"graph_id": "g"}, "outputs": ["out"]}
+    assert level_of(both, job(user="ann@lab", **steps), mps=False) == "full"
+    assert level_of(both, job("files=kernel", **steps), mps=False) == "full"
+    assert level_of(both, job(**steps), mps=False) == "basic"
     assert level_of(both, job("files=kernel", container={}), mps=False) == "off", "no runtime is there for it"
     has_podman = cast("Any", {**kept(), "containers": ["podman"]})
     assert is_kept_apart(has_podman) and not is_kept_apart({**kept(), "containers": ["lxc"]})

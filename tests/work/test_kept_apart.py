@@ -21,6 +21,7 @@ from tests.work.disk_floods import check_disk_floods
 from tests.work.floods import check_floods
 from tests.work.hostile_jobs import HOSTILE, REFUSED, STUB_NODES
 from tests.work.rig import Rig, wait_for
+from tests.work.sent_directory import check_sent_directory
 
 pytestmark = [
     pytest.mark.system,
@@ -158,6 +159,10 @@ def test_a_directory_around_the_data_directory_does_not_uncover_it(rig: Rig) -> 
     program = "import os, sys; print(os.getcwd(), os.listdir(os.environ['HOME']), os.path.exists(sys.argv[1]))"
     said = run(rig, "around", program, str(rig.paths.data_dir / "uids.json"), user=ANN, cwd=str(around))
     assert said == f"{around} [] False\n"
+
+
+def test_a_directory_that_was_sent_is_a_copy_of_its_own(rig: Rig) -> None:
+    check_sent_directory(rig, ANN)
 
 
 def test_floods_and_flights_end_in_a_limit_and_the_next_job_runs(rig: Rig) -> None:

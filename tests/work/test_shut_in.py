@@ -20,6 +20,7 @@ from tests.work.disk_floods import check_disk_floods
 from tests.work.floods import check_floods
 from tests.work.hostile_jobs import HOSTILE, REFUSED
 from tests.work.rig import Rig, wait_for
+from tests.work.sent_directory import check_sent_directory
 
 pytestmark = pytest.mark.system
 is_root = pytest.mark.skipif(os.geteuid() != 0, reason="the tests below run by themselves where we are not root")
@@ -147,6 +148,17 @@ def test_a_directory_of_the_agents_or_around_it_is_refused(rig: Rig) -> None:
     for number, cwd in enumerate((rig.paths.data_dir, rig.paths.data_dir.parent, Path("/"))):
         job = rig.run(f"cwd{number}", command=["true"], user_id=ANN, cwd=str(cwd))
         assert (job["state"], job["error"]["code"]) == ("failed", "IsolationNotGiven")
+
+
+@is_nobody
+def test_the_folder_of_its_attempt_is_no_directory_for_it(rig: Rig) -> None:
+    job = rig.run("own", command=["true"], user_id=ANN, cwd=str(rig.dir("own.1").path))
+    assert (job["state"], job["error"]["code"]) == ("failed", "IsolationNotGiven")
+
+
+@is_nobody
+def test_a_directory_that_was_sent_is_a_copy_of_its_own(rig: Rig) -> None:
+    check_sent_directory(rig, ANN)
 
 
 @is_nobody

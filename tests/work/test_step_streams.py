@@ -23,7 +23,7 @@ from tests.work.rig import wait_for
 
 
 def test_where_nobody_takes_nobody_is_waited_for(tmp_path: Path) -> None:
-    data = ItemSpool(tmp_path, 2**20).write_all(range(500))
+    data = ItemSpool(tmp_path / "items", tmp_path, 2**20).write_all(range(500))
     assert len(list(items_of(data))) == 500 and (tmp_path / "items").read_bytes() == data
 
 
@@ -36,7 +36,7 @@ def test_it_is_ahead_of_who_takes_by_so_many_items_and_no_more(tmp_path: Path) -
             ahead.append(number - min(taken(tmp_path)))
             yield number
 
-    thread = threading.Thread(target=lambda: ItemSpool(tmp_path, 2**20).write_all(values()))
+    thread = threading.Thread(target=lambda: ItemSpool(tmp_path / "items", tmp_path, 2**20).write_all(values()))
     thread.start()
     for number in range(3 * AHEAD_ITEMS):
         wait_for(lambda number=number: len(ahead) > number, what="the next one is made")  # type: ignore[misc]
@@ -49,12 +49,12 @@ def test_who_was_not_heard_of_for_long_holds_up_nobody(tmp_path: Path) -> None:
     note_taken(tmp_path, "g.1-1.1", 0)
     os.utime(tmp_path / "items-taken.g.1-1.1", (time.time() - TAKER_S - 1,) * 2)
     assert taken(tmp_path) == []
-    assert len(list(items_of(ItemSpool(tmp_path, 2**20).write_all(range(300))))) == 300
+    assert len(list(items_of(ItemSpool(tmp_path / "items", tmp_path, 2**20).write_all(range(300))))) == 300
 
 
 def test_there_are_bounds_on_items_and_takers(tmp_path: Path) -> None:
     with pytest.raises(UnpicklableResult, match="too large together"):
-        ItemSpool(tmp_path, 1000).write_all(b"x" * 100 for _ in range(20))
+        ItemSpool(tmp_path / "items", tmp_path, 1000).write_all(b"x" * 100 for _ in range(20))
     for number in range(TAKERS_MAX):
         note_taken(tmp_path, f"g.{number}-1.1", 0)
     with pytest.raises(Overloaded):
@@ -99,6 +99,11 @@ def door(tmp_path: Path) -> Door:
     return Door(tmp_path)
 
 
+def spool(door: Door) -> ItemSpool:
+    folder = door.folder / door.attempt_id
+    return ItemSpool(folder / "items", folder, 2**20)
+
+
 def live(door: Door) -> LiveItems:
     return LiveItems(door, "g", 0, "g.1-1.1")
 
@@ -112,7 +117,7 @@ def test_items_come_in_their_order_and_end_when_it_has_succeeded(door: Door) -> 
         made.wait(60)
         yield 2
 
-    thread = threading.Thread(target=lambda: ItemSpool(door.folder / door.attempt_id, 2**20).write_all(values()))
+    thread = threading.Thread(target=lambda: spool(door).write_all(values()))
     thread.start()
     assert next(items) == 1
     made.set()
@@ -126,7 +131,7 @@ def test_items_come_in_their_order_and_end_when_it_has_succeeded(door: Door) -> 
 
 def test_what_was_taken_counts_only_once_it_has_succeeded(door: Door) -> None:
     items = live(door)
-    ItemSpool(door.folder / door.attempt_id, 2**20).write_all(range(3))
+    spool(door).write_all(range(3))
     assert next(items) == 0
     settled: list[str] = []
     thread = threading.Thread(target=lambda: (items.settle(), settled.append(door.state)))
@@ -142,7 +147,7 @@ def test_what_was_taken_counts_only_once_it_has_succeeded(door: Door) -> None:
 @pytest.mark.parametrize("end", ["away", "another", "gone"])
 def test_what_came_of_a_run_that_is_over_does_not_count(end: str, door: Door) -> None:
     items = live(door)
-    ItemSpool(door.folder / door.attempt_id, 2**20).write_all(range(3))
+    spool(door).write_all(range(3))
     assert next(items) == 0
     if end == "another":
         (door.folder / "g.0-1.2").mkdir()
@@ -160,7 +165,7 @@ def test_a_door_that_does_not_answer_is_asked_for_a_while(door: Door, monkeypatc
     monkeypatch.setattr(live_items, "AGAIN_S", 0.01)
     door.is_reached = False
     items = live(door)
-    ItemSpool(door.folder / door.attempt_id, 2**20).write_all(range(3))
+    spool(door).write_all(range(3))
     door.is_reached = True
     assert next(items) == 0
     monkeypatch.setattr(live_items, "PATIENCE_S", 0.0)

@@ -9,7 +9,7 @@ from collections.abc import Iterable
 from contextlib import suppress
 from pathlib import Path
 
-from actorgrid.actors.files.untrusted_files import remove_tree
+from actorgrid.actors.files.untrusted_files import open_to_read, remove_tree
 
 from ..apart_records import ApartSpec
 from ..checkpoint_spool import ANSWERS
@@ -20,6 +20,10 @@ HOME, TMP, SECRETS = "home", "tmp", "secrets"
 """In the attempt's folder: its home, what it has for /tmp, and where its secrets are mounted."""
 OWN_CWD = "cwd"
 """Its copy of a directory that came along (``AttemptDir.own_cwd``)."""
+INPUTS, TAKERS = "inputs", "takers"
+"""The agent's, for the work to read: what other steps gave, and how far those are who take its items."""
+_NO_LINKS = (errno.EXDEV, errno.EMLINK, errno.EPERM, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS)
+"""What a file system says that has no second name for a file there."""
 
 
 def is_own_cwd(cwd: str, attempt: str) -> bool:
@@ -45,6 +49,9 @@ def make_own_folders(spec: ApartSpec, own_cwd: Path) -> None:
     answers = os.path.join(folder, ANSWERS)
     if answers in spec["read"]:
         os.mkdir(answers, 0o755)
+    if spec.get("takers"):
+        with suppress(FileExistsError):
+            os.mkdir(f"{folder}{os.sep}{TAKERS}", 0o755)
     if os.geteuid() != 0:
         return  # the work has our uid
     os.chmod(folder, 0o711)  # nosec B103 - by name, and no list
@@ -64,7 +71,35 @@ def make_own_folders(spec: ApartSpec, own_cwd: Path) -> None:
         _make_shared_memory(spec["shared_memory"], uid)
     for path in spec["read"]:
         if path != answers:
-            os.chmod(path, 0o644)  # in a folder of the agent's, which only it can enter
+            with open_to_read(Path(path).parent, Path(path).name) as held:
+                os.fchmod(held, 0o644)  # in a folder of the agent's, which only it can enter
+
+
+def give_inputs(spec: ApartSpec) -> None:
+    """Have what it takes of other steps in a folder of the attempt's, by second names: a mount for each, as other files
+    have it, would be thousands. Called before anything of the work runs. Raises OSError, NotARegularFile."""
+    if not spec.get("inputs"):
+        return
+    place = Path(spec["attempt"], INPUTS)
+    remove_tree(place)
+    place.mkdir(mode=0o755)
+    for name, source in spec["inputs"].items():
+        target = place / name
+        try:
+            os.link(source, target, follow_symlinks=False)
+        except OSError as error:
+            if error.errno not in _NO_LINKS:
+                raise
+            _copy(Path(source), target)
+        with open_to_read(place, name) as held:
+            if os.geteuid() == 0:
+                os.fchmod(held, 0o644)  # whoever has another name for it has it below a folder that only we enter
+
+
+def _copy(source: Path, target: Path) -> None:
+    with open_to_read(source.parent, source.name) as held, open(target, "xb") as written:
+        while piece := os.read(held, 2**20):
+            written.write(piece)
 
 
 def _give_secrets(folder: Path, place: Path, uid: int) -> None:
@@ -87,7 +122,7 @@ def _make_shared_memory(folder: str, uid: int) -> None:
     os.lchown(folder, uid, uid)  # it is a folder that nobody but root and the uid can replace by another
 
 
-def remove_own_folders(spec: ApartSpec, names: Iterable[str] = (HOME, TMP)) -> None:
+def remove_own_folders(spec: ApartSpec, names: Iterable[str] = (HOME, TMP, INPUTS)) -> None:
     """Remove them, or those of these *names*, when nothing of the work lives any more."""
     if spec["level"] == "full":
         for name in names:

@@ -16,9 +16,11 @@ from actorgrid.isolation_words import lacking
 from ..apart_records import ApartSpec
 from ..checkpoint_spec import own_checkpoint
 from ..containers_apart import runtime_variables
+from ..item_spool import OWN_ITEMS
 from ..work_records import WorkSpec
+from ..working_dir_spec import give_own_cwd
 from .confine import lies_in
-from .own_folders import HOME, TMP
+from .own_folders import HOME, INPUTS, OWN_CWD, TAKERS, TMP
 from .own_sockets import sockets_spec
 from .uids import WorkUids
 from .user_environments import environments_of
@@ -132,9 +134,12 @@ def _full(spec: WorkSpec, uid: int, paths: HostPaths, default_cwd: bool, user: s
         function["result_path"] = str(home / Path(function["result_path"]).name)
         if not uid:
             function.pop("objects", None)  # it makes no sockets to come to the store
+        if "steps" in function:
+            function["items"] = {"path": str(home / OWN_ITEMS), "takers": str(folder / TAKERS)}
     former_cwd = spec["cwd"]
     if default_cwd:
         spec["cwd"] = str(home)
+    give_own_cwd(spec, folder / OWN_CWD)  # the host's own is for nobody to enter
     spec["env"] = own_variables(spec["env"], folder, user, uid)
     spec["apart"] = full_spec(folder, uid, paths, read)
     own_checkpoint(spec, spec["apart"], former_cwd)
@@ -144,9 +149,24 @@ def _full(spec: WorkSpec, uid: int, paths: HostPaths, default_cwd: bool, user: s
         read.append(environment["path"])
     if uid:
         spec["apart"]["shared_memory_bytes"] = spec["memory_bytes"]
+    if inputs := _own_inputs(spec, folder):
+        spec["apart"]["inputs"] = inputs
+    if "function" in spec and "steps" in spec["function"]:
+        spec["apart"]["takers"] = True
     if uid and "secrets" in spec:
         spec["apart"]["secrets"] = spec["secrets"]["folder"]
     spec["apart"]["gang"] = "RANK" in spec["env"] and spec["env"].get("WORLD_SIZE", "1") != "1"
+
+
+def _own_inputs(spec: WorkSpec, folder: Path) -> dict[str, str]:
+    """Have its steps read what they take in the attempt's *folder*; gives where that is, by the names there."""
+    places = spec["step"]["takes"] if "step" in spec else []
+    if "function" in spec:
+        places = [*places, *spec["function"].get("step_inputs", {}).values()]
+    names: dict[str, str] = {}
+    for place in places:
+        place[0] = str(folder / INPUTS / names.setdefault(str(place[0]), str(len(names))))
+    return {name: source for source, name in names.items()}
 
 
 def keep_worker_apart(spec: WorkSpec, uid: int, user: str, paths: HostPaths, *, mps: bool) -> None:
