@@ -184,7 +184,7 @@ class HostileLearner:
             # Under its own session, or under that of another host: as if that had asked.
             session = rng.choice((f"{node.host_id}/hostile", f"host{to}/agent1-1", "hostile"))
             entry = Entry(0, 0, "command", encode_entry(command, session, rng.randrange(1, 1_000_000)))
-        return encode_message(Message("propose", to, node.id, node.term, entries=(entry,), context=b"hostile"))
+        return encode_message(Message("propose", to, node.id, node.term, entries=(entry,), context=b"0 hostile"))
 
 
 def _end(node: SimulatedHost, rng: Random) -> Command:
