@@ -242,7 +242,7 @@ def test_a_builds_time_is_not_the_works_and_a_cancel_ends_it(
 ) -> None:
     held = SlowIndex.current  # type: ignore[attr-defined]
     client = connect(env=["--no-index", f"--find-links {slow_index}", "of_folder<2"], stream_output=False)
-    waits = client.submit(look, timeout=1.0, durable=True, cpus=0.25)
+    waits = client.submit(look, timeout=4.0, durable=True, cpus=0.25)
     assert held.asked.wait(100)
 
     def rows(state: str) -> list[dict[str, object]]:
@@ -251,7 +251,7 @@ def test_a_builds_time_is_not_the_works_and_a_cancel_ends_it(
     building = until(lambda: rows("building"), "it is shown as being built")
     assert building[0]["last_line"]
     task = client.submit(look, cpus=0.25)  # waits for the same build
-    threading.Event().wait(1.5)  # longer than the job may run
+    threading.Event().wait(5.0)  # longer than the job may run
     assert not waits.done()
     assert connect().submit(sum, [1], cpus=0.25).result(100) == 1  # the host is not held up by it
     held.go_on.set()
