@@ -87,6 +87,8 @@ def parts() -> Parts | str:
     """Fetch and unpack what is not there yet (some 90 MB, once); a text says why it could not be had."""
     cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "actorgrid-tests" / "soft-roce-2"
     try:
+        if (cache / "ready").exists() and not _starts(cache / "root"):
+            shutil.rmtree(cache)  # what was installed then, and left out therefore, is not there any more
         if not (cache / "ready").exists():
             cache.parent.mkdir(parents=True, exist_ok=True)
             made = Path(tempfile.mkdtemp(dir=cache.parent, prefix="making-"))
@@ -100,6 +102,13 @@ def parts() -> Parts | str:
     except OSError as error:
         return f"the distribution's packages could not be unpacked: {error}"
     return Parts(cache / "root", next((cache / "kernel/boot").glob("vmlinuz-*")), cache / "initrd")
+
+
+def _starts(root: Path) -> bool:
+    """Whether qemu finds all its libraries."""
+    environment = {**os.environ, **Parts(root, root, root).environment()}
+    program = root / "usr/bin/qemu-system-x86_64"
+    return subprocess.run([str(program), "--version"], env=environment, capture_output=True).returncode == 0
 
 
 def run(*words: str | Path, cwd: Path | None = None, env: dict[str, str] | None = None) -> str:
