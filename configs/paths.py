@@ -14,6 +14,7 @@ DATA_DIR/                 0700, one host, one agent at a time
   ledger/                 segments/*.log and state.db
   state/                  shared CRDT state
   blobs/                  payloads by SHA-256, written before the job that names them is accepted
+  sent/                   0700: which tenant has sent which of these (see actors/files/sent_files.py)
   attempts/ATTEMPT_ID/    spec, output, status and result of one attempt (see actors/work)
   workers/WORKER_ID/      the same for a pool worker
   environments/           0700: Python environments of work, by the SHA-256 of their specs (see
@@ -167,6 +168,11 @@ class HostPaths:
     def blobs_dir(self) -> Path:
         """Payloads by digest."""
         return self.data_dir / "blobs"
+
+    @property
+    def sent_dir(self) -> Path:
+        """Which tenant has sent which of them."""
+        return self.data_dir / "sent"
 
     @property
     def attempts_dir(self) -> Path:

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator
 from itertools import chain, islice
 from typing import Any
 
+from actorgrid.access import tenant_of
 from actorgrid.actors.ledger.job_filter import JobFilter
 from actorgrid.actors.ledger.messages import QueryArguments
 from actorgrid.actors.ledger.query_answers import (
@@ -114,7 +115,7 @@ class Queries:
         last = None
         if args.get("behind") is None:
             kept = (*self._graph_files(), *self._repeated_files())
-            digests.update(dict.fromkeys(file for files in kept for file in files))
+            digests.update(dict.fromkeys(file for _, files in kept for file in files))
         for count, (job_id, named) in enumerate(self._ledger.jobs.own_fields(JOB_FILES, is_live, args.get("behind"))):
             if count == limit:
                 return {"digests": list(digests), "next": last}
@@ -122,35 +123,44 @@ class Queries:
             digests.update(dict.fromkeys(digest for digest in named if digest))
         return {"digests": list(digests), "next": None}
 
-    def _graph_files(self) -> Iterator[list[str]]:
-        """The files of each graph that runs, or may be begun again."""
-        return (self._ledger.jobs[graph_id]["graph"]["files"] for graph_id in self._ledger.step_counts)
+    def _graph_files(self) -> Iterator[tuple[str, list[str]]]:
+        """Whose each graph is that runs, or may be begun again, and its files."""
+        graphs = (self._ledger.jobs[graph_id] for graph_id in self._ledger.step_counts)
+        return ((graph["user_id"], graph["graph"]["files"]) for graph in graphs)
 
-    def _repeated_files(self) -> Iterator[list[str]]:
-        """The files of the job that each schedule makes, and of the replicas of each revision of services."""
-        revisions = (each for service in self._ledger.services.values() for each in service["revisions"])
-        jobs = (each["job"] for each in chain(self._ledger.schedules.values(), revisions))
-        return ([job[name] for name in JOB_FILES if job.get(name)] for job in jobs)
+    def _repeated_files(self) -> Iterator[tuple[str, list[str]]]:
+        """The same of each schedule, of the job that it makes; and of services, of the replicas of each revision."""
+        services = self._ledger.services.values()
+        revisions = ((service["user_id"], each["job"]) for service in services for each in service["revisions"])
+        scheduled = ((each["user_id"], each["job"]) for each in self._ledger.schedules.values())
+        return (
+            (user_id, [job[name] for name in JOB_FILES if job.get(name)])
+            for user_id, job in chain(scheduled, revisions)
+        )
 
     def files_in_use(self, args: QueryArguments) -> Iterator[FilesInUse | None]:
         """The answer to ``files_in_use``, after a ``None`` for each 1,000 jobs that were looked through.
 
-        Raises BadRequest for more than 1,000 names of a kind.
+        With a *tenant*, files of its users' jobs alone. Raises BadRequest for more than 1,000 names of a kind.
         """
         wanted = {kind: {str(name) for name in args.get(kind) or ()} for kind in ("digests", "job_ids")}
         if max(map(len, wanted.values())) > NAMES_MAX:
             raise BadRequest("too many names at once", asked=str(max(map(len, wanted.values()))), found=f"{NAMES_MAX}")
         used: dict[str, set[str]] = {kind: set() for kind in wanted}
-        for files in (*self._graph_files(), *self._repeated_files()):
-            used["digests"].update(wanted["digests"].intersection(files))
+        tenant = args.get("tenant")
+        for user_id, files in (*self._graph_files(), *self._repeated_files()):
+            if tenant is None or tenant_of(user_id) == tenant:
+                used["digests"].update(wanted["digests"].intersection(files))
         # What steps of a running graph gave is wanted by others, or by whoever waits for its end.
         running = {id for id in self._ledger.step_counts if is_live(self._ledger.jobs[id])}
         used["job_ids"] = {id for id in wanted["job_ids"] if id.partition(".")[0] in running}
         keeping = {id for id in self._ledger.step_counts if self._ledger.jobs[id]["graph"].get("cache")}
         cached = {id for id in wanted["job_ids"] if id.partition(".")[0] in keeping}
         names = ("depends_on", *JOB_FILES)
-        for count, (_, (depends_on, *named)) in enumerate(self._ledger.jobs.own_fields(names, is_live)):
-            used["digests"].update(wanted["digests"].intersection(named))
+        for count, (job_id, (depends_on, *named)) in enumerate(self._ledger.jobs.own_fields(names, is_live)):
+            found = wanted["digests"].intersection(named)
+            if found and (tenant is None or tenant_of(self._ledger.jobs[job_id]["user_id"]) == tenant):
+                used["digests"].update(found)
             used["job_ids"].update(wanted["job_ids"].intersection(depends_on or ()))
             if count % SLICE == SLICE - 1:
                 yield None

@@ -87,18 +87,15 @@ class BlobStore:
             raise self._failed(error) from error
         return found.hexdigest()
 
-    def has_or_keep(self, digest: str, content: bytes | None, min_free_bytes: int) -> bool:
-        """Keep the *content* that was sent under its *digest*; without content: whether it is here.
+    def keep(self, digest: str, content: bytes, min_free_bytes: int) -> None:
+        """Keep the *content* that was sent under its *digest*.
 
         Raises BadRequest for content that is not of that digest, DiskFull, StorageError.
         """
-        if content is None:
-            return self.has(digest)
         if hashlib.sha256(content).hexdigest() != digest:
             raise BadRequest("what was sent is not of that digest", asked=digest, hint="send it again")
         self.check_room(len(content), min_free_bytes)
         self.put_all([content])
-        return True
 
     def has(self, digest: str) -> bool:
         """Whether a blob is here; if so, it is young again, so that no sweep takes it before a job names it."""

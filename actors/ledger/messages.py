@@ -63,10 +63,11 @@ class Query:
 
     job {job_id}: the record, live or ended, or None · job_states {job_ids}: {"states": {id: state}} of those known ·
     payloads {behind, limit}: {"digests", "next"}, of live jobs, newest first; ``next`` is the ``behind`` of the page
-    that follows, or None · files_in_use {digests, job_ids}: the same, less those that no live job names as a payload,
-    or waits for · jobs {states, limit, before, prefix}: {"jobs", "total", "next"}, newest
-    first; ``before`` is the job_id the page before ended with (its ``next``: None where no page follows), or a time;
-    ``prefix`` is what the ids begin with (then ``total`` counts no more than 1,000) ·
+    that follows, or None · files_in_use {digests, job_ids, tenant}: the same, less those that no live job (with
+    ``tenant``: of that tenant) names as a payload, or waits for ·
+    jobs {states, limit, before, prefix}: {"jobs", "total", "next"}, newest first; ``before`` is the job_id the page
+    before ended with (its ``next``: None where no page follows), or a time; ``prefix`` is what the ids begin with
+    (then ``total`` counts no more than 1,000) ·
     allocations, hosts, settings: {kind: ...} ·
     quotas: {"quotas": [{"user", "limits", "default", "used"}]} (see quotas.py) · locks: {"locks": by name} ·
     tenants: {"tenants": [TenantUsage]} · audit_heads {host_id}: {"heads": [AuditHeadRecord]}, all without it ·

@@ -139,6 +139,22 @@ def test_which_files_are_still_wanted(host: Host) -> None:
         host.node.request("consensus", Query("files_in_use", {"digests": names}))
 
 
+def test_which_files_a_tenants_own_jobs_name(host: Host) -> None:
+    host.propose(SubmitJobs([job_record("a", payload_digest="d", user_id="ann@lab")], at=AT))
+    host.propose(SubmitJobs([job_record("b", payload_digest="d", user_id="bob"), job_record("c")], at=AT))
+    nightly = schedule()
+    nightly["user_id"] = "eve@biz"
+    nightly["job"] |= {"payload_digest": "ab" * 32}
+    host.propose(PutSchedule(nightly, at=AT))
+
+    def named(tenant: str) -> list[str]:
+        asked = {"digests": ["d", "ab" * 32, "else"], "tenant": tenant}
+        found: list[str] = host.node.request("consensus", Query("files_in_use", asked))["digests"]
+        return found
+
+    assert named("lab") == named("default") == ["d"] and named("biz") == ["ab" * 32] and named("else") == []
+
+
 def test_the_files_of_a_schedule_are_wanted_while_it_is_there(host: Host) -> None:
     nightly = schedule()
     nightly["job"] |= {"payload_digest": "ab" * 32, "stdin_digest": "cd" * 32}

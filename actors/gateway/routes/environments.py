@@ -7,6 +7,7 @@ from typing import Any
 from pydantic import Field
 
 from actorgrid.access import Right
+from actorgrid.actors.gateway.named_files import note_sent
 from actorgrid.actors.gateway.server.route import RequestContext, Route, RouteTable
 from actorgrid.actors.work.python_environment_spec import environments_in, limits_of
 from actorgrid.digests import is_digest
@@ -75,6 +76,7 @@ async def post_environment(call: RequestContext) -> Any:
     def keep() -> None:
         store.check_room(len(data), call.app.settings.performance.min_free_bytes)
         store.put_all([data])
+        note_sent(call, spec.digest)
 
     await call.app.in_pool(keep)
     return {"digest": spec.digest}

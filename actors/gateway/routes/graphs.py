@@ -17,6 +17,7 @@ from actorgrid.actors.gateway.attempt_files import AttemptFiles, files_of
 from actorgrid.actors.gateway.graph_objectives import objectives_of
 from actorgrid.actors.gateway.job_notices import check_targets, notices_shown, with_defaults
 from actorgrid.actors.gateway.job_requests import check_env, check_python
+from actorgrid.actors.gateway.named_files import has_or_keep, here_of
 from actorgrid.actors.gateway.schemas.graphs import (
     GraphAccepted,
     GraphAnswer,
@@ -116,9 +117,7 @@ _REFUSALS = (
 async def post_graph_file(call: RequestContext) -> Any:
     """Keep a file with what a graph's steps run, for a graph that will name it. It is not looked into here."""
     request = call.body_as(GraphFileRequest)
-    least_bytes = call.app.settings.performance.min_free_bytes
-    here = await call.app.in_pool(lambda: call.app.blobs.has_or_keep(request.digest, request.content, least_bytes))
-    return {"digest": request.digest, "here": here}
+    return {"digest": request.digest, "here": await has_or_keep(call, request.digest, request.content)}
 
 
 @ROUTES.add(
@@ -143,13 +142,14 @@ async def post_graph(call: RequestContext) -> Any:
         await call.app.in_pool(lambda: check_targets(call.app, request.notify))
     store, settings = call.app.blobs, call.app.settings
     given = (request.bundle, request.working_dir, request.environment)
+    here = await here_of(call, list(filter(None, given)))
 
     def keep() -> str:
         request.to_graph()  # refuses what is wrong with it
         for step in request.steps:
             check_exec(step.command, step.env)
         for digest in filter(None, given):
-            if not store.has(digest):
+            if digest not in here:
                 raise BadRequest(
                     "a file of the graph is not here",
                     asked=digest,

@@ -12,6 +12,7 @@ from actorgrid.actors.cluster.messages import AcceptJobs, ChangeDemand, GetJob, 
 from actorgrid.actors.gateway.job_notices import check_targets, notices_shown, with_defaults
 from actorgrid.actors.gateway.job_requests import job_checks, job_record
 from actorgrid.actors.gateway.job_tracing import in_traces, tell
+from actorgrid.actors.gateway.named_files import here_of
 from actorgrid.actors.gateway.schemas.answers import (
     Accepted,
     BatchAccepted,
@@ -177,10 +178,11 @@ async def recorded(
         )
     )
     named_before = [(what, route, digest) for what, route, digest in sent_before if digest is not None]
+    here = await here_of(call, [digest for _, _, digest in named_before])
 
     def keep() -> dict[bytes, str]:
         for what, route, digest in named_before:
-            if not store.has(digest):
+            if digest not in here:
                 raise BadRequest(
                     f"{what} is not here",
                     asked=digest,

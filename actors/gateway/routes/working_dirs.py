@@ -7,6 +7,7 @@ from typing import Any
 from pydantic import Field
 
 from actorgrid.access import Right
+from actorgrid.actors.gateway.named_files import has_or_keep
 from actorgrid.actors.gateway.server.route import RequestContext, Route, RouteTable
 from actorgrid.errors import BodyTooLarge, DiskFull
 from actorgrid.models import AnswerBody, RequestBody
@@ -23,7 +24,10 @@ class WorkingDirRequest(RequestBody):
 
 
 class WorkingDirAnswer(AnswerBody):
-    """Whether the archive is here; if so, it stays for ten minutes at least, and for as long as a job names it."""
+    """Whether the archive is here, sent by a user of the tenant.
+
+    If so, it stays for ten minutes at least, and for as long as a job names it.
+    """
 
     digest: str
     here: bool
@@ -49,8 +53,4 @@ async def post_working_dir(call: RequestContext) -> Any:
             found=f"at most {ARCHIVE_BYTES_MAX}",
             hint="leave out what the hosts have, or do not need",
         )
-    least_bytes = call.app.settings.performance.min_free_bytes
-    return {
-        "digest": digest,
-        "here": await call.app.in_pool(lambda: call.app.blobs.has_or_keep(digest, archive, least_bytes)),
-    }
+    return {"digest": digest, "here": await has_or_keep(call, digest, archive)}

@@ -25,6 +25,7 @@ from pydantic import BaseModel
 import actorgrid
 from actorgrid.access import EVERYTHING, Identity
 from actorgrid.actors.files.blob_store import BlobStore
+from actorgrid.actors.files.sent_files import SentFiles
 from actorgrid.actors.gateway.graph_files import GraphFiles
 from actorgrid.actors.gateway.routes import (
     alerts,
@@ -210,6 +211,7 @@ class GatewayApp:
         self.watch_prefix = watch_prefix
         self.unwatch_prefix = unwatch_prefix
         self.blobs = BlobStore(host.paths.blobs_dir)
+        self.sent_files = SentFiles(host.paths.sent_dir)
         self.graph_files = GraphFiles()
         self.bodies = BodyReader()
         self.figures = HttpFigures()
