@@ -131,8 +131,10 @@ class DiskWatch:
             self._end(over)
         elif now >= self._said_at + SAY_AGAIN_S:
             self._said_at = now
-            self._server.log.warning("%d bytes are free on the data directory's disk, and no work holds much of it: "
-                                     "nothing is ended", room.free_bytes)  # fmt: skip
+            self._server.log.warning(
+                "%d bytes are free on the data directory's disk, and no work holds much of it: nothing is ended",
+                room.free_bytes,
+            )
 
     def _end(self, over: OverDisk) -> None:
         if over.work_id in self._told:

@@ -138,7 +138,8 @@ class ShimChild(NamedTuple):
                 step = KEEP_APART
                 self._be_apart(apart, parent_pid, ends)
                 if spec.get("step"):
-                    assert "container" not in spec, "a step has none, and root would put files where users say"
+                    if "container" in spec:  # we are root still, and would put files where users say
+                        raise IsolationNotGiven("a step of a graph in a container cannot be kept apart")
                     step = PUT_TAKEN  # by its own rights: the directory may be anybody's
                     self._put_taken_files(ends)
             if builds and is_full:  # which runs code of others: as what the work is, where it is

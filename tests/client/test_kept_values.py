@@ -30,6 +30,8 @@ from actorgrid.errors import (
 from tests.client.stand_in import StandIn, wait_until
 from tests.objects.rig import MIB, StoreProcess
 
+pytestmark = pytest.mark.system
+
 
 @pytest.fixture(scope="module")
 def store(tmp_path_factory: pytest.TempPathFactory) -> Iterator[StoreProcess]:

@@ -72,6 +72,7 @@ def of_requests() -> set[str]:
     return found
 
 
+@pytest.mark.system
 def test_the_document_is_valid() -> None:
     assert [error.message for error in OpenAPIV31SpecValidator(DOCUMENT).iter_errors()] == []
 

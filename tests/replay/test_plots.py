@@ -26,6 +26,7 @@ def by_mode() -> dict[str, Sequence[Run]]:
     return found
 
 
+@pytest.mark.system
 @pytest.mark.parametrize("suffix", plots.SUFFIXES)
 @pytest.mark.parametrize("mode", runs.MODES)
 def test_the_same_runs_give_the_same_picture(

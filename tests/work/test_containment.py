@@ -18,6 +18,8 @@ from actorgrid.cli.checks import check_containment
 from tests.work import chains
 from tests.work.rig import RawClient, Rig, alive, wait_for
 
+pytestmark = pytest.mark.system
+
 CHAINS = 5
 HOLDING = [kind for kind in KINDS if kind != "none"]
 WALKED_HOP_S = 0.2  # what nothing holds can outrun us: these chains are slow enough to be found
